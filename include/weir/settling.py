@@ -25,8 +25,8 @@ from weir.notifications.delivery import deliver as deliver_notifications
 from weir.rebuild.catching_up import catch_up
 from weir.recovery import pending_clears
 from weir.retention.checkpoints import maintain_checkpoints, maintain_outdated
+from weir.retention.deletion_queries import runs_not_kept, runs_to_release
 from weir.retention.release import Deleted, delete_released, release
-from weir.retention.release_queries import runs_not_kept, runs_to_release
 from weir.retention.versions import expire_versions
 from weir.sinks.delivery import Silence, unprepared
 from weir.sinks.delivery import deliver as deliver_versions

@@ -327,7 +327,7 @@ RETAINING: Final = (
     ),
     _fault(
         "a-close-by-the-workers-clocks",
-        f"{RETENTION}release_queries",
+        f"{RETENTION}deletion_queries",
         """\
     newest = session.scalar(_NEWEST_CURRENT, {"run": row.id})
     return newest is None or newest <= row.closed_result

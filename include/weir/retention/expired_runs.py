@@ -43,10 +43,15 @@ from weir.ledger.outbox import forget_incidents
 from weir.ledger.results import transition
 from weir.ledger.sources import forget_copies
 from weir.quality.check_queries import forget_checks
+from weir.retention.deletion_queries import (
+    last_event,
+    published_folders,
+    running_attempts,
+    stored_results,
+    unexpired_dag_runs,
+)
 from weir.retention.deletion_rules import why_expired
 from weir.retention.release import delete_released, release
-from weir.retention.release_queries import last_event, published_folders, stored_results
-from weir.retention.sweep_queries import running_attempts, unexpired_dag_runs
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.state.files_in_use import live_state_files
 from weir.topology.ids import RunId

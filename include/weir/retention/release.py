@@ -29,8 +29,8 @@ from weir.ledger.database.tables import ResultRow, RunRow, Table
 from weir.ledger.results import transition
 from weir.ledger.runs import dataflow_of, newest_dataflow_settings, topology_of
 from weir.recovery.inputs import checkpointed
+from weir.retention.deletion_queries import decide, runs_not_kept, runs_to_release, stored_results
 from weir.retention.deletion_rules import ReleaseDecision
-from weir.retention.release_queries import decide, runs_not_kept, runs_to_release, stored_results
 from weir.state.files_in_use import has_kept_state, keyed_state_among, live_state_files
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.worker_threads import in_parallel

@@ -18,10 +18,10 @@ from weir.ledger.housekeeping import note_reached, reached
 from weir.ledger.names import require_dataflow
 from weir.ledger.runs import epoch_of_run, newest_dataflow_settings
 from weir.retention.checkpoints import forget_compactions, maintain_checkpoints
+from weir.retention.deletion_queries import runs_to_sweep
 from weir.retention.expired_runs import expire_runs, note_deleted_runs
 from weir.retention.release import delete_released, release
 from weir.retention.sweep_others import delete_unused_archives, report_unknown_dataflows, sweep_others
-from weir.retention.sweep_queries import runs_to_sweep
 from weir.retention.sweep_report import Garbage, SweepReport, Swept
 from weir.retention.sweep_run import RunSweep
 from weir.retention.versions import expire_versions

@@ -34,6 +34,7 @@ from weir.formats.pointer import pointer_from_json
 from weir.ledger.attempts import end
 from weir.ledger.database.tables import RunRow
 from weir.ledger.runs import dataflow_of
+from weir.retention.deletion_queries import knowledge_of, note_deleted, running_attempts, still_finished
 from weir.retention.deletion_rules import (
     FolderAction,
     FolderDecision,
@@ -54,7 +55,6 @@ from weir.retention.folder_rules import (
     run_folder,
     strays,
 )
-from weir.retention.sweep_queries import knowledge_of, note_deleted, running_attempts, still_finished
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.state.files_in_use import has_kept_state, live_state_files
 from weir.store.errors import NotFound

@@ -21,8 +21,8 @@ from weir.ledger.database.tables import UNSETTLED, PublicationRow, RunRow
 from weir.ledger.deliveries import is_pending
 from weir.ledger.publications import note_published
 from weir.ledger.runs import dataflow_of, newest_dataflow_settings
+from weir.retention.deletion_queries import last_event
 from weir.retention.deletion_rules import Version, expired, is_gone
-from weir.retention.release_queries import last_event
 from weir.retention.sweep_report import Garbage, Swept
 from weir.store.errors import NotFound
 
