@@ -148,12 +148,16 @@ def runs_not_kept(
     if settings.keep.until is RetainUntil.CONSUMED:
         return runs_to_release(session, dataflow) if runs is None else list(runs)
     oldest, retained = _oldest_kept(session, dataflow, settings), runs_with_checkpoints(session, dataflow)
-    query = _UNRELEASED
-    if not retained:  # as for each of them below, but for the most of them without a look at each
-        closed_after = case((RunRow.epoch >= oldest, 0), else_=settings.keep.runs)
-        kept = RunRow.closed_at.is_not(None) & is_kept(settings.keep, RunRow.closed_at, closed_after, now)
-        query = query.where(~(kept & RunRow.deleted_at.is_(None) & RunRow.is_pinned) | RunRow.id.in_(_RUNS_WITH_OLD))
-    found = list(session.scalars(query, {"dataflow": dataflow}) if runs is None else runs)
+    if runs is not None:
+        found = list(runs)
+    else:
+        query = _UNRELEASED
+        if not retained:  # as for each of them below, but for the most of them without a look at each
+            closed_after = case((RunRow.epoch >= oldest, 0), else_=settings.keep.runs)
+            kept = RunRow.closed_at.is_not(None) & is_kept(settings.keep, RunRow.closed_at, closed_after, now)
+            kept &= RunRow.deleted_at.is_(None) & RunRow.is_pinned
+            query = query.where(~kept | RunRow.id.in_(_RUNS_WITH_OLD))
+        found = list(session.scalars(query, {"dataflow": dataflow}))
     old = set(session.scalars(_WITH_OLD, {"runs": found}))
     rows = [row for row in session.scalars(_PINNED, {"runs": found}) if row.id not in old]
     rows = [row for row in rows if _is_all_kept(session, row, settings, oldest, now)]
