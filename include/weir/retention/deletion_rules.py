@@ -325,55 +325,33 @@ class _Evaluation:
 # Versions
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
-    """An unexpired version of one sink and epoch; `published_at` is None if it may be incomplete."""
-
-    number: int
-    published_at: datetime | None
-
-
-def expired(
-    versions: Iterable[Version],
+def expired_versions(
+    versions: Mapping[int, datetime | None],
     last_event: datetime,
     now: datetime,
     settings: RetentionSettings,
     *,
     is_deleted: bool = False,
 ) -> dict[int, str]:
-    """Return the versions to expire, by number, and why.
+    """Return the unexpired versions of one sink and epoch that expire, by number, and why.
 
-    `last_event` is the time of the last event in the run, which a running closing task renews. `is_deleted` says that
-    the DagRun was deleted in Airflow.
+    `versions` are when each was published; None for one that may be incomplete. With the newest all expire: a reader
+    would see the version before it. `last_event` is the time of the last event in the run, which a running closing task
+    renews. `is_deleted` says that the DagRun was deleted in Airflow.
     """
-    newest_first = sorted(versions, key=lambda version: version.number, reverse=True)
-    newest = next((each for each in newest_first if each.published_at is not None), None)
-    found: dict[int, str] = {}  # with the newest all expire: a reader would see the version before it
+    published = ((number, at) for number, at in versions.items() if at is not None)
+    newest, at = max(published, default=(0, now))
+    is_old = is_silent(max(at, last_event), settings.keep_published, now)
     is_abandoned = is_deleted or is_silent(last_event, settings.keep_failed, now)
-    for each in newest_first:
-        why = _why_expired(each, newest, last_event, now, settings.keep_published, is_abandoned=is_abandoned)
-        if why is not None:
-            found[each.number] = why
+    found: dict[int, str] = {}
+    for number in versions:
+        if number > newest:
+            found |= {number: "it is incomplete, and will not be completed"} if is_abandoned else {}
+        elif is_old:
+            found[number] = "it is older than keep_published"
+        elif number < newest and is_silent(at, LEAVE, now):
+            found[number] = f"version {newest} has replaced it"
     return found
-
-
-def _why_expired(
-    version: Version,
-    newest: Version | None,
-    last_event: datetime,
-    now: datetime,
-    keep: timedelta | None,
-    *,
-    is_abandoned: bool,
-) -> str | None:
-    if newest is None or version.number > newest.number:
-        return "it is incomplete, and will not be completed" if is_abandoned else None
-    assert newest.published_at is not None  # noqa: S101  # that is what it was chosen for
-    if is_silent(max(newest.published_at, last_event), keep, now):
-        return "it is older than keep_published"
-    if version.number < newest.number and is_silent(newest.published_at, LEAVE, now):
-        return f"version {newest.number} has replaced it"
-    return None
 
 
 # Folders

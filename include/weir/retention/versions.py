@@ -22,7 +22,7 @@ from weir.ledger.deliveries import is_pending
 from weir.ledger.publications import note_published
 from weir.ledger.runs import dataflow_of, newest_dataflow_settings
 from weir.retention.deletion_queries import last_event
-from weir.retention.deletion_rules import Version, expired, is_gone
+from weir.retention.deletion_rules import expired_versions, is_gone
 from weir.retention.sweep_report import Garbage, Swept
 from weir.store.errors import NotFound
 
@@ -128,9 +128,9 @@ def _may_expire(rows: Sequence[PublicationRow], before: datetime | None) -> bool
 def _of_sink(
     session: Session, services: Services, run: RunRow, rows: list[PublicationRow], settings: RetentionSettings
 ) -> _Expiring:
-    now, versions = services.now(), [Version(row.version, row.published_at) for row in rows]
+    now, versions = services.now(), {row.version: row.published_at for row in rows}
     is_deleted = is_gone(run.deleted_at, settings, now)
-    why = expired(versions, last_event(session, run), now, settings, is_deleted=is_deleted)
+    why = expired_versions(versions, last_event(session, run), now, settings, is_deleted=is_deleted)
     why |= {row.version: why.get(row.version, _BEGUN) for row in rows if row.expiring_at is not None}
     newest = max((row.version for row in rows if row.published_at is not None), default=0)
     if why.get(newest, _BEGUN) is not _BEGUN and is_pending(session, run.id, rows[0].sink, newest):

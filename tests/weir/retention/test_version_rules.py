@@ -5,16 +5,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from weir.dataflow.retention_settings import RetentionSettings
-from weir.retention.deletion_rules import Version, expired
+from weir.retention.deletion_rules import expired_versions
 
 DAY = timedelta(days=1)
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def judged(*versions, after, keep=None, keep_failed=14 * DAY, last_event=AT, is_deleted=False):
-    found = [Version(number, None if at is None else AT + at) for number, at in versions]
+    found = {number: None if at is None else AT + at for number, at in versions}
     settings = RetentionSettings(keep_published=keep, keep_failed=keep_failed)
-    gone = expired(found, last_event, AT + after, settings, is_deleted=is_deleted)
+    gone = expired_versions(found, last_event, AT + after, settings, is_deleted=is_deleted)
     return set(gone)
 
 
