@@ -155,6 +155,8 @@ class SimulatedAirflow(FakeAirflow):
         """Returns the context that notifiers get."""
         self.forgets = False
         """True if its database may go back in time."""
+        self.new_process: type[Process] = Process
+        self._is_clearing = False
         self._moments: list[_Moment] = []
         self._forgotten: Counter[tuple[TaskKey, int]] = Counter()
         """By task instance and number, how often a try was lost."""
@@ -181,7 +183,7 @@ class SimulatedAirflow(FakeAirflow):
         task.runs.append(task.try_number)
         self.started += 1
         request = self._with_code(self.request(task), self.edits_before if is_old else self.edits)
-        process = Process(self.started, lambda mine: self._attempt(mine, task, request))
+        process = self.new_process(self.started, lambda mine: self._attempt(mine, task, request))
         self.owners[task.key] = process
         return process
 
@@ -220,11 +222,14 @@ class SimulatedAirflow(FakeAirflow):
         engine = FakeTaskEngine(self.services.store, lambda job: self.engine.run(job, during))
         try:
             run_task(ports, engine, self.flow.name, request)
+            process.ask()
         except Rescheduled as rescheduled:
+            process.ask()
             if self.is_heard(task, process):
                 task.state = "up_for_reschedule"
                 task.not_before = self.time + timedelta(seconds=rescheduled.awaiting.seconds)
         except FailedForGood as failed:
+            process.ask()
             if self.is_heard(task, process):
                 task.fail(str(failed))
         except Exception as error:  # noqa: BLE001 - as Airflow does
@@ -250,6 +255,7 @@ class SimulatedAirflow(FakeAirflow):
         self, process: Process, task: FakeTask, ports: FakeTaskPorts, request: BeginRequest, error: Exception
     ) -> None:
         decision = answer_failure(ports, self.flow.name, request, error, self.strategy)
+        process.ask()
         if decision.action is not Action.FAIL:
             self._retry_later(process, task, decision.delay_seconds)
         elif self.is_heard(task, process):
@@ -323,13 +329,14 @@ class SimulatedAirflow(FakeAirflow):
             self.late.append(list(wanted))
             raise Retryable("Airflow is slow")
         answers = self._clear_now(wanted)
-        self._step("Airflow's answer is lost")
+        self._step("Airflow's answer is lost", is_done=True)
         if self.api is Api.ANSWERS:
             raise Retryable("Airflow's answer is lost")
         return answers
 
     def inspect(self, wanted: Sequence[ClearItem]) -> list[ClearAnswer]:  # type: ignore[override]
         """Answer the states. Raises Retryable."""
+        self._ask()
         if self.api is not Api.UP:
             raise Retryable("Airflow is away")
         answers = super().inspect(wanted)
@@ -338,12 +345,14 @@ class SimulatedAirflow(FakeAirflow):
 
     def exists(self, dag_id: str, run_id: str) -> bool | None:
         """Report whether there is such a DagRun. Raises Retryable."""
+        self._ask()
         if self.api is not Api.UP:
             raise Retryable("Airflow is away")
         return super().exists(dag_id, run_id)
 
     def note(self, key: TaskKey) -> str:
         """Return the newest note. Raises Retryable."""
+        self._ask()
         if self.api is not Api.UP:
             raise Retryable("Airflow is away")
         return super().note(key)
@@ -354,7 +363,7 @@ class SimulatedAirflow(FakeAirflow):
         if self.api in (Api.AWAY, Api.SLOW):
             raise Retryable(f"Airflow is {self.api.value}")
         super().annotate(key, note)
-        self._step("Airflow's answer is lost")
+        self._step("Airflow's answer is lost", is_done=True)
         if self.api is Api.ANSWERS:
             raise Retryable("Airflow's answer is lost")
 
@@ -365,17 +374,21 @@ class SimulatedAirflow(FakeAirflow):
             self._clear_now(wanted)
 
     def _clear_now(self, wanted: Sequence[ClearItem]) -> list[ClearAnswer]:
-        was, self.api = self.api, Api.UP
+        was, self.api, self._is_clearing = self.api, Api.UP, True
         try:
             answers = super().clear(wanted)
         finally:
-            self.api = was
+            self.api, self._is_clearing = was, False
         self.on_answer(answers)
         return answers
 
-    def _step(self, refusal: str) -> None:
+    def _step(self, refusal: str, *, is_done: bool = False) -> None:
         if self.process is not None:
-            self.process.step(Retryable(refusal))
+            self.process.step(Retryable(refusal), is_done=is_done)
+
+    def _ask(self) -> None:
+        if self.process is not None and not self._is_clearing:
+            self.process.ask()
 
     # A person
 

@@ -280,4 +280,4 @@ def _process(airflow: SimulatedAirflow, do: Callable[[], object]) -> Process:
                 airflow.require_expected(error)
 
     airflow.started += 1
-    return Process(airflow.started, work)
+    return airflow.new_process(airflow.started, work)

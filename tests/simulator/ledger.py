@@ -28,6 +28,46 @@ from weir.ledger.database.reading import refuse_writing
 from weir.ledger.leases import CLOCK
 from weir.ledger.ledger import Ledger
 
+Watch = Callable[[list[str], list[Any]], None]
+"""Is told the columns and the rows that a statement has answered."""
+
+
+class WatchedConnection(sqlite3.Connection):
+    """A connection that tells what its statements answer, where somebody watches it."""
+
+    watch: Watch | None = None
+
+    def cursor(self, *args: Any) -> Any:
+        """Open a cursor."""
+        return super().cursor(*args) if self.watch is None else super().cursor(_WatchedCursor)
+
+
+class _WatchedCursor(sqlite3.Cursor):
+    """SQLAlchemy fetches rows by these methods, and no others."""
+
+    connection: WatchedConnection
+
+    def execute(self, *args: Any) -> Any:
+        super().execute(*args)
+        self._tell([self.rowcount] if self.description is None else [])
+        return self
+
+    def fetchall(self) -> list[Any]:
+        return self._tell(super().fetchall())
+
+    def fetchmany(self, *args: Any) -> list[Any]:
+        return self._tell(super().fetchmany(*args))
+
+    def fetchone(self) -> Any:
+        row = super().fetchone()
+        self._tell([row])
+        return row
+
+    def _tell(self, rows: list[Any]) -> list[Any]:
+        if self.connection.watch is not None and rows:
+            self.connection.watch([each[0] for each in self.description or ()], rows)
+        return rows
+
 
 class SimulatedLedger(Ledger):
     """The ledger of one simulation: `process` uses it just now, and `now` is its clock.
@@ -45,7 +85,8 @@ class SimulatedLedger(Ledger):
     ) -> None:
         super().__init__(_engine())
         self._bound = _connection()
-        self.connection: sqlite3.Connection = self._bound.connection.driver_connection  # type: ignore[assignment]
+        self.connection: WatchedConnection = self._bound.connection.driver_connection  # type: ignore[assignment]
+        self.connection.watch = None
         self.connection.deserialize(_empty())
         self.connection.execute("PRAGMA foreign_keys=ON")
         self._process, self._observe, self._now = process, observe, now
@@ -83,7 +124,7 @@ class SimulatedLedger(Ledger):
             raise Retryable("the ledger does not answer, and commits later")
         self._committed(None, is_catching_up=self._is_catching_up(), is_written=writes)
         try:
-            process.step(Retryable("the ledger's answer is lost"))
+            process.step(Retryable("the ledger's answer is lost"), is_done=True)
         except Retryable:
             process.seen = seen
             raise
@@ -104,7 +145,7 @@ class SimulatedLedger(Ledger):
         self.decide()
         super()._mark_behind(dataflow)
         self._committed(None, is_catching_up=True, is_written=True)
-        process.step(Retryable("the ledger's answer is lost"))
+        process.step(Retryable("the ledger's answer is lost"), is_done=True)
 
     def decide(self) -> None:
         """Let a commit come true whose answer was lost."""
@@ -148,7 +189,9 @@ def _connection() -> Connection:
 @cache
 def _engine() -> Engine:
     """Return the engine of all simulations: it caches compiled statements."""
-    engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
+    engine = create_engine(
+        "sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False, "factory": WatchedConnection}
+    )
     event.listen(engine, "connect", _let_us_begin)
     event.listen(engine, "begin", _begin)
     refuse_writing(engine)

@@ -98,8 +98,11 @@ class Process:
             self._is_doomed = True
             self.run(NO_FAULT)
 
-    def step(self, refusal: Exception | None = None, *, computes: bool = False) -> None:
-        """Pass a step, and inject the fault if it is due; a refused request raises `refusal`."""
+    def step(self, refusal: Exception | None = None, *, computes: bool = False, is_done: bool = False) -> None:
+        """Pass a step, and inject the fault if it is due; a refused request raises `refusal`.
+
+        The request of one that `is_done` was carried out: its answer may be lost.
+        """
         _require_one_at_a_time()
         if self._is_doomed:
             raise Killed
@@ -121,12 +124,15 @@ class Process:
             self._fault = NO_FAULT
             raise StageFailed("the stage's function raises")
 
-    def read(self) -> None:
-        """Read the store, and be suspended before if that is due."""
+    def read(self, path: str) -> None:
+        """Read a file or a folder of the store, and be suspended before if that is due."""
         _require_one_at_a_time()
         self._reads += 1
         if self._fault.kind is FaultKind.PAUSE and self._reads >= self._fault.at and self.depth == 0:
             self._suspend()
+
+    def ask(self) -> None:
+        """Ask Airflow: no process is suspended there, except those that are stepped."""
 
     @property
     def may_commit_late(self) -> bool:

@@ -42,6 +42,8 @@ class MemoryFiles:
     ) -> None:
         self.condition = Condition.UP
         self.data: dict[str, bytes] = {}
+        self.changes = 0
+        """How often processes have written or deleted files."""
         self._times: dict[str, datetime] = {}
         self._now = now
         self._process = process
@@ -79,17 +81,18 @@ class MemoryFiles:
     def _write(self, how: str, path: str, data: bytes) -> None:
         self._on_change(how, path, data)
         self.data[path], self._times[path] = data, self._now()
-        self._process().step(OSError(errno.EIO, "written, and the answer is lost", path))
+        self.changes += 1
+        self._process().step(OSError(errno.EIO, "written, and the answer is lost", path), is_done=True)
 
     def read(self, path: str, offset: int, length: int | None) -> bytes:
         """Read a part of a file."""
-        self._process().read()
+        self._process().read(path)
         data = self._found(path)
         return data[offset:] if length is None else data[offset : offset + length]
 
     def size(self, path: str) -> int:
         """Return the size of a file."""
-        self._process().read()
+        self._process().read(path)
         return len(self._found(path))
 
     def modified(self, path: str) -> datetime:
@@ -99,7 +102,7 @@ class MemoryFiles:
 
     def entries(self, path: str) -> list[tuple[str, int | None]]:
         """List names and sizes directly below a folder."""
-        self._process().read()
+        self._process().read(path)
         self._require(path)
         prefix = f"{path}/" if path else ""
         found: dict[str, int | None] = {}
@@ -117,6 +120,7 @@ class MemoryFiles:
         self._found(path)
         self._on_change("delete", path, b"")
         del self.data[path]
+        self.changes += 1
 
     def delete_folder(self, path: str) -> None:
         """Delete all files below a folder."""

@@ -6,7 +6,7 @@ Invariant: the same scene and the same actions give the same outcome.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import count
@@ -67,13 +67,14 @@ class World:
             lambda: self._process, self._transaction_committed, lambda: self.airflow.time, copies
         )
         numbers = count(1)
+        self.new_uuid: Callable[[], uuid.UUID] = lambda: uuid.UUID(int=next(numbers) << 96)
         self._suites = suite_folder(scene)
         self.services = Services(
             ledger=self.ledger,
             store=self.store,
             open_store=_elsewhere,
             now=self._now,
-            new_uuid=lambda: uuid.UUID(int=next(numbers) << 96),
+            new_uuid=self._id,
             recovery=RecoverySettings(largest_plan=scene.largest_plan),
             expectations=EXPECTATIONS if self._suites is None else self._suites.name,
             variables=self.listings.variable,
@@ -135,6 +136,11 @@ class World:
         if not process.is_over:
             self.suspended.append(process)
 
+    @property
+    def process(self) -> Process:
+        """Return the process that runs now; that of number 0 where none does."""
+        return self._process
+
     def set_clock(self, machine: int, to: timedelta) -> None:
         """Set the clock of a machine; processes run on there."""
         self.clocks[machine % MACHINES] = to
@@ -164,6 +170,9 @@ class World:
     def _now(self) -> datetime:
         """Return the time of the clock of the machine that runs the process."""
         return self.airflow.time + self._clock_of(self._process)
+
+    def _id(self) -> uuid.UUID:
+        return self.new_uuid()
 
     def _clock_of(self, process: Process) -> timedelta:
         return self.clocks[process.number % MACHINES] + process.clock
