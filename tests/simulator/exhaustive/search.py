@@ -137,12 +137,18 @@ def search(scope: Scope, preemptions: int | None, seconds: float, traffic: Traff
 
     It forks: its process must have one thread.
     """
-    began = time.process_time()
-    traffic = traffic or Traffic()
-    _learn(scope, traffic)
-    shared = _Shared(seconds)
-    shared.count(SPENT, int(1e6 * (time.process_time() - began)))
+    shared, traffic = _Shared(seconds), traffic or Traffic()
+    _learn(scope, traffic, shared)
     conflicts = traffic.conflicts
+    if not shared.finding:
+        _fork(scope, traffic, shared, NO_BOUND if preemptions is None else preemptions)
+    states, steps, schedules, ends, late, spent = shared.counters()
+    is_whole = not late and not shared.finding and traffic.conflicts == conflicts
+    return Searched(preemptions, states, steps, schedules, ends, is_whole, shared.finding, spent / 1e6)
+
+
+def _fork(scope: Scope, traffic: Traffic, shared: _Shared, left: int) -> None:
+    """Search in a fork, without collections of garbage, which would copy all pages."""
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -150,27 +156,18 @@ def search(scope: Scope, preemptions: int | None, seconds: float, traffic: Traff
         play = Play(scope, traffic)
         child = os.fork()
         if child == 0:
-            _leave(_Search(shared, play, NO_BOUND if preemptions is None else preemptions))
+            _leave(_Search(shared, play, left))
         _, status = os.waitpid(child, 0)
         shared.count(LATE, status)
     finally:
         gc.enable()
-    states, steps, schedules, ends, late, spent = shared.counters()
-    is_whole = not late and not shared.finding and traffic.conflicts == conflicts
-    return Searched(preemptions, states, steps, schedules, ends, is_whole, shared.finding, spent / 1e6)
 
 
-def _learn(scope: Scope, traffic: Traffic) -> None:
+def _learn(scope: Scope, traffic: Traffic, shared: _Shared) -> None:
     """Carry out random schedules: statements are compiled before the first fork, and most conflicts are met."""
     for seed in range(SCHEDULES_BEFORE):
-        random, play = Random(seed), Play(scope, traffic)
-        try:
-            while found := play.choices():
-                play.choose(random.choice(found))
-            play.heal()
-        except Broken:
-            pass  # the search will find it, too
-        play.world.close()
+        if not shared.finding:
+            _Search(shared, Play(scope, traffic), NO_BOUND).go_anywhere(Random(seed))
 
 
 def _leave(search: _Search) -> None:
@@ -188,6 +185,17 @@ class _Search:
         self.shared, self._play, self._left = shared, play, left
         self._schedule: list[Choice] = []
         self._spent = time.process_time()
+
+    def go_anywhere(self, random: Random) -> None:
+        """Carry out one schedule to its end."""
+        try:
+            while found := self._play.choices():
+                self._choose(random.choice(found))
+            self._play.heal()
+        except (Broken, NeedsARestore) as broken:
+            self.found(broken)
+        self._count_time()
+        self._play.world.close()
 
     def go_on(self) -> None:
         """Explore all that follows."""
