@@ -85,7 +85,9 @@ class Fingerprints:
         owners = [
             (key, process.number) for key, process in airflow.owners.items() if airflow.tasks[key].state == "running"
         ]
-        return digest(sorted(tasks, key=repr), sorted(owners), airflow.time, airflow.clear_numbers)
+        return digest(
+            sorted(tasks, key=repr), sorted(owners, key=repr), airflow.time, sorted(airflow.clear_numbers.items())
+        )
 
     def _of_ledger(self) -> bytes:
         connection = self._world.ledger.connection
