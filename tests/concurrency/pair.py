@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from tests.concurrency.process import main
 
-from weir.coordination.values import Action
+from weir.restarts.answer import Action
 
 _BLOCKED = text(
     "SELECT count(*) FROM pg_stat_activity WHERE datname = :name AND cardinality(pg_blocking_pids(pid)) > 0"

@@ -21,10 +21,11 @@ from weir.assembly import coordinator_of
 from weir.attempts.coordinator import Coordinator
 from weir.coordination.services import Services
 from weir.coordination.settled import Due
-from weir.coordination.values import Action, BeginRequest
+from weir.coordination.values import BeginRequest
 from weir.errors import WeirError
 from weir.ledger.database.reading import is_reading
 from weir.ledger.ledger import Ledger
+from weir.restarts.answer import Action
 from weir.settling import Settling
 from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.savepoint import SavepointRequest, create

@@ -113,8 +113,8 @@ COORDINATOR: Final = (
     ),
     _fault(
         "a-clear-resets-no-budget",
-        f"{ATTEMPTS}failure",
-        "        if row.origin == Origin.CLEARED_BY_PERSON.value:\n            count = 0\n",
+        "include/weir/ledger/attempts",
+        "        if row.origin == Origin.CLEARED_BY_PERSON.value:\n            times.clear()\n",
         "",
         "A person's clear does not reset the budgets of backtracks and conflicts.",
     ),

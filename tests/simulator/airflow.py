@@ -5,6 +5,7 @@ Invariant: Airflow heeds a process only while it runs the current try.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,13 +18,14 @@ from tests.simulator.engine import is_broken
 from tests.simulator.process import Process, StageFailed
 
 from weir.code.archive import Archive
-from weir.coordination.airflow import ClearAnswer, Clearer, ClearItem
+from weir.coordination.airflow import ClearAnswer, ClearItem
 from weir.coordination.settled import CLEARS, Due, Settled
-from weir.coordination.values import Action, BeginRequest, Begun, FailedTry, FailureDecision, TaskKey
+from weir.coordination.values import BeginRequest, Begun, TaskKey
 from weir.errors import Conflict, Internal, Retryable, WeirError
 from weir.execution.run_state import CLOSE
 from weir.formats.region_job import RegionReport
 from weir.notifications.delivery import AirflowContext, deliver
+from weir.restarts.answer import Action
 from weir.retention.release import release
 from weir.state.compaction import CompactionRequest, ToCompact
 from weir.testing.fakes.airflow import FakeAirflow, Killed
@@ -61,6 +63,9 @@ class _Moment(NamedTuple):
     owners: dict[TaskKey, Process]
 
 
+_UNLABELLED = re.compile("labels or note are missing: (?!Retryable|Misconfigured)")
+
+
 class Unexpected(BaseException):
     """The coordinator raised what it must never raise; no `except Exception` of the drivers keeps this."""
 
@@ -80,16 +85,6 @@ class SimulatedCoordinator(TaskCoordinator):
             except Conflict:
                 self._simulated.on_stop(begun)
                 raise
-
-    def fail(self, failed: FailedTry, airflow: Callable[[], Clearer]) -> FailureDecision:
-        """Book a failure."""
-        with self._watched():
-            return super().fail(failed, airflow)
-
-    def label(self, dataflow: str, attempt: str, labels: Mapping[str, str]) -> dict[str, str]:
-        """Label a failure."""
-        with self._watched():
-            return super().label(dataflow, attempt, labels)
 
     def plan_compaction(self, request: CompactionRequest) -> ToCompact | None:
         """Plan a compaction."""
@@ -254,7 +249,10 @@ class SimulatedAirflow(FakeAirflow):
     def _fail(
         self, process: Process, task: FakeTask, ports: FakeTaskPorts, request: BeginRequest, error: Exception
     ) -> None:
-        decision = answer_failure(ports, self.flow.name, request, error, self.strategy)
+        expected = self.require_expected
+        decision = answer_failure(ports, self.flow.name, request, error, self.strategy, on_trouble=expected)
+        if _UNLABELLED.search(decision.reason):
+            raise Unexpected(decision.reason)
         process.ask()
         if decision.action is not Action.FAIL:
             self._retry_later(process, task, decision.delay_seconds)

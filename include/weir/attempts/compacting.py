@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from weir.attempts.notes import annotate_or_log, try_to_withdraw_own_note
+from weir.attempts.notes import annotate_or_log, try_to_annotate
 from weir.attempts.ports import Airflow, Log, TaskEngine, TaskPorts
 from weir.attempts.steps import read_report, write_job
 from weir.coordination.values import TaskKey
@@ -36,7 +36,7 @@ def run_compaction(
     except Exception as error:  # noqa: BLE001  any error: it must not decide about the run
         task.log(traceback.format_exc())
         return left_to_next_epoch(lambda: task.airflow, key, f"{type(error).__name__}: {error}", task.log)
-    try_to_withdraw_own_note(task, key)
+    try_to_annotate(task, key, "")  # nothing of an earlier try is left to be said
     return {"merged": lines}
 
 

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-
-from weir.attempts import begin, close, commit, commit_check, failure
+from weir.attempts import begin, close, commit, commit_check
 from weir.attempts.rooms import Rooms
 from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
 from weir.coordination.values import (
-    Action,
     BeginOutcome,
     BeginRequest,
     Begun,
     CloseOutcome,
     Committed,
     Evaluated,
-    FailedTry,
-    FailureDecision,
-    TaskKey,
 )
-from weir.errors import StoreFull
-from weir.execution.failure_words import PastTries
 from weir.formats.region_job import RegionReport
 from weir.state import compaction
 from weir.state.compaction import CompactionRequest, ToCompact
@@ -62,27 +53,6 @@ class Coordinator:
     def close(self, request: BeginRequest, clearer: Clearer) -> CloseOutcome:
         """Complete the run and publish. Raises ResultUnavailable, Conflict, Fenced, Misconfigured or Retryable."""
         return close.close(self._services, self.rooms.publishing, request, clearer)
-
-    def fail(self, failed: FailedTry, airflow: Callable[[], Clearer]) -> FailureDecision:
-        """Record a failed try and decide what follows; settle the pending clears next. Raises Retryable."""
-        decision = failure.fail(self._services, failed, airflow)
-        if not isinstance(failed.error, StoreFull):
-            return decision
-        return replace(decision, reason=f"{decision.reason}; {self.rooms.files.make_room_when_full(failed.dataflow)}")
-
-    def override(
-        self, dataflow: str, decision: FailureDecision, action: Action, delay_seconds: float, reason: str
-    ) -> FailureDecision:
-        """Override the decision about a recorded failure by a user policy, where that may. Raises Retryable."""
-        return failure.override(self._services, dataflow, decision, action, delay_seconds, reason)
-
-    def label(self, dataflow: str, attempt: str, labels: Mapping[str, str]) -> dict[str, str]:
-        """Add labels to a recorded failure and return all of its labels. Raises Retryable."""
-        return failure.label(self._services, dataflow, attempt, labels)
-
-    def past_tries(self, dataflow: str, key: TaskKey, try_number: int) -> PastTries:
-        """Return what has become of a task since it last committed before a try. Raises Retryable."""
-        return failure.past_tries(self._services, dataflow, key, try_number)
 
     def plan_compaction(self, request: CompactionRequest) -> ToCompact | None:
         """Plan the compaction of the state that a region keeps; None if none is needed. Raises Retryable."""

@@ -1,7 +1,9 @@
-"""The driver of what follows a failed try: book the failure, ask the user's policy, deliver clears, label, note.
+"""The way of a failed try: book it, ask the user's policy, deliver clears, label, note.
 
-Invariant: the failure is booked before anything else, and a fenced try changes nothing. Airflow asks in the task
-process, after every failure but a kill; after a kill the next begin books it.
+`weir.attempts.failure` books it with what follows from it, and `weir.restarts.answer` decides whether and when it runs
+again. Airflow asks in the task process, after every failure but a kill; after a kill the next begin books it.
+
+Invariant: the failure is booked before anything else, and a fenced try changes nothing.
 """
 
 from __future__ import annotations
@@ -9,23 +11,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from weir.attempts.failure import PolicyAnswer, fail, label, override
 from weir.attempts.notes import annotate
-from weir.attempts.ports import TaskPorts
+from weir.attempts.ports import Airflow, TaskPorts
 from weir.coordination.settled import CLEARS
-from weir.coordination.values import Action, FailedTry, FailureDecision
-from weir.errors import Fenced, Retryable, WeirError
+from weir.coordination.values import FailedTry, TaskKey
+from weir.errors import StoreFull, WeirError
+from weir.execution.failure_class import FailureClass, classify
 from weir.execution.failure_words import message_of, note_of_failure
 from weir.execution.labels import Enriched, built_in_labels, shown
-from weir.restarts.delays import FENCED_DELAY, LEDGER_DELAY, LONG_OUTAGE_BELOW, LONG_OUTAGE_DELAY
+from weir.restarts.answer import Action, FailureDecision, fenced, unbooked
 from weir.secrecy import without_secrets
 
 
 class Users:
     """What users say about a failed try by a policy and by enrichers of their own: nothing, if they have none."""
 
-    def decide(self, decision: FailureDecision) -> tuple[FailureDecision, str]:
-        """Return the decision after the user's policy, and what to log about it. Raises Retryable."""
-        return decision, ""
+    def answer(self, decision: FailureDecision) -> PolicyAnswer:
+        """Return the answer of the user's policy, which may override the decision."""
+        del decision
+        return PolicyAnswer()
 
     def label(self, labels: Mapping[str, str]) -> Enriched:
         """Return more labels, given the built-in ones."""
@@ -33,47 +38,24 @@ class Users:
         return Enriched({}, ())
 
 
-def decide_failure(
-    error: BaseException, tries_left: int, book: Callable[[], FailureDecision], leave_note: Callable[[str], None]
-) -> FailureDecision:
-    """Decide by `book`, which opens the ledger and books the failure, unless the try is fenced or `book` fails.
-
-    `leave_note` sets the note at the task instance where `book` could not.
-    """
-    if isinstance(error, Fenced):
-        # Airflow ignores the answer of a task instance that was cleared. It obeys it where only the ledger has
-        # fenced the try (a restored ledger): then another try is right.
-        return FailureDecision(action=Action.RETRY, delay_seconds=FENCED_DELAY, reason=f"fenced: {error}")
-    failure = without_secrets(str(error))
-    try:
-        return book()
-    except Retryable as trouble:
-        delay = LEDGER_DELAY if tries_left >= LONG_OUTAGE_BELOW else LONG_OUTAGE_DELAY
-        action, reason = Action.RETRY, f"Weir could not book the failure: {trouble}"
-    except WeirError as trouble:
-        action, delay, reason = Action.FAIL, 0, f"{trouble} (while booking: {failure})"
-    decision = FailureDecision(action=action, delay_seconds=delay, reason=reason)
-    try:
-        leave_note(note_of(decision, message_of(error), f"{reason}. The failure was: {failure}", {}))
-    except Exception as untold:  # noqa: BLE001  Airflow's own database may answer with any error, and the decision holds
-        return replace(decision, reason=f"{reason}; no note was left at the task instance: {untold}")
-    return decision
-
-
-def book_failure(task: TaskPorts, failed: FailedTry, users: Users) -> FailureDecision:
+def decide_failure(task: TaskPorts, failed: FailedTry, users: Users) -> FailureDecision:
     """Book the failure, ask the user's policy, deliver clears, leave labels and a note; log all of it in the reason.
 
-    Raises Retryable, or as the coordinator does, where the failure cannot be booked.
+    Raises Retryable, or another WeirError, where the failure cannot be booked: `without_ledger` decides then.
     """
-    decision = task.coordinator.fail(failed, lambda: task.airflow)
-    decision, answer = users.decide(decision)
-    reason = without_secrets(f"{decision.reason}{answer}{_settle(task, failed.dataflow)}")
+    services, error = task.coordinator.services, failed.error
+    if classify(error) is FailureClass.FENCED:
+        return fenced(error)
+    decision = fail(services, failed, lambda: task.airflow)
+    if isinstance(error, StoreFull):
+        room = task.coordinator.rooms.files.make_room_when_full(failed.dataflow)
+        decision = replace(decision, reason=f"{decision.reason}; {room}")
+    if decision.may_be_overridden:
+        decision = override(services, failed.dataflow, decision, users.answer(decision))
+    # The decision holds without the delivery: any later process tries again.
+    settled = "".join(f"; {line}" for line in task.settling.settle(failed.dataflow, CLEARS).lines())
+    reason = without_secrets(f"{decision.reason}{settled}")
     return replace(decision, reason=f"{reason}{_describe(task, failed, decision, reason, users)}")
-
-
-def _settle(task: TaskPorts, dataflow: str) -> str:
-    """Deliver pending clears. The decision holds without that: any later process tries again."""
-    return "".join(f"; {line}" for line in task.settling.settle(dataflow, CLEARS).lines())
 
 
 def _describe(task: TaskPorts, failed: FailedTry, decision: FailureDecision, reason: str, users: Users) -> str:
@@ -82,19 +64,34 @@ def _describe(task: TaskPorts, failed: FailedTry, decision: FailureDecision, rea
     The decision is made by now: a failure here is only logged.
     """
     if decision.failure is None and not decision.attempt:
-        return ""  # fenced, or booked already: the note is another process's
+        return ""  # booked already: the note is another process's
     lines: list[str] = []
     try:
         labels = {} if decision.failure is None else built_in_labels(decision.failure, failed.error)
         if decision.attempt:  # else the try failed before it was registered
             found = users.label(labels)
             lines += [f"failure enricher {complaint}" for complaint in found.complaints]
-            labels = task.coordinator.label(failed.dataflow, decision.attempt, {**labels, **found.labels})
+            labels = label(task.coordinator.services, failed.dataflow, decision.attempt, {**labels, **found.labels})
         annotate(task.airflow, failed.key, note_of(decision, message_of(failed.error), reason, labels))
         lines.insert(0, f"labels: {shown(labels)}")
     except Exception as error:  # noqa: BLE001  raised, it would have Airflow forget the decision and use its own retries
         lines.append(f"labels or note are missing: {type(error).__name__}: {error}")
     return "".join(f"; {line}" for line in lines)
+
+
+def without_ledger(
+    error: BaseException, trouble: WeirError, tries_left: int, airflow: Callable[[], Airflow], key: TaskKey
+) -> FailureDecision:
+    """Decide about a failure that could not be booked because of `trouble`, and leave a note."""
+    if classify(error) is FailureClass.FENCED:
+        return fenced(error)
+    decision = unbooked(error, trouble, tries_left)
+    text = f"{decision.reason}. The failure was: {without_secrets(str(error))}"
+    try:
+        annotate(airflow(), key, note_of(decision, message_of(error), text, {}))
+    except Exception as untold:  # noqa: BLE001  Airflow's own database may answer with any error, and the decision holds
+        return replace(decision, reason=f"{decision.reason}; no note was left at the task instance: {untold}")
+    return decision
 
 
 def note_of(decision: FailureDecision, message: str, reason: str, labels: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
-"""Records failed tries and decides whether and when they run again.
+"""Books failed tries in the ledger, with what follows from them.
 
-A failure is decided by the restart strategy and the limits of failures, or by the budget of its class; a missing input
-is planned as a recovery. A user policy may override the decision about a failure of the application afterwards.
+Whether and when they run again is decided by `weir.restarts.answer`; a missing input is planned as a recovery. A user's
+policy may override the decision about a failure of the application afterwards.
 
 Invariant 7: a failure, its plan and the clears of the plan are one transaction.
 
@@ -12,21 +12,21 @@ try resumes from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from sqlalchemy import Select, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services, attempt_folder
-from weir.coordination.values import Action, FailedTry, FailureDecision, TaskKey
+from weir.coordination.values import FailedTry
 from weir.errors import Conflict, DiskFull, Fault, Message, ResultUnavailable, Retryable, WeirError
-from weir.execution.failure_class import FailureClass, cause_of, classify, hopeless_cause
-from weir.execution.failure_words import PastFailure, PastTries, message_of
+from weir.execution.failure_class import FailureClass, cause_of, classify
+from weir.execution.failure_words import message_of
 from weir.execution.labels import built_in_labels
-from weir.execution.run_state import CLOSE, DONE, AttemptState
+from weir.execution.run_state import CLOSE, AttemptState
 from weir.formats.manifest import COPY_NAME
 from weir.formats.notification import Event, Subject, person_event
 from weir.formats.paths import COPY, manifest_path
@@ -52,10 +52,19 @@ from weir.recovery.inputs import losses_by_partition
 from weir.recovery.planning import ROUNDS, decide_now, with_answers
 from weir.recovery.reconcile import add_clear_of_closing
 from weir.recovery.rules.decision import Failure
-from weir.recovery.rules.plan import Plan, StepKind
-from weir.restarts.answer import Refusal, RestartDecision, decide_restart
-from weir.restarts.delays import JITTER, PATIENCE, UNREGISTERED_DELAY
-from weir.restarts.strategy import RestartStrategy, seeded_jitter
+from weir.recovery.rules.plan import Plan
+from weir.restarts.answer import (
+    COUNTED,
+    Action,
+    FailureDecision,
+    Failures,
+    by_budget,
+    decide_again,
+    hopeless,
+    unregistered,
+)
+from weir.restarts.delays import UNDECIDED_DELAY
+from weir.restarts.strategy import RestartStrategy
 from weir.secrecy import without_secrets
 from weir.store.errors import NotFound
 from weir.topology.ids import RunId
@@ -64,37 +73,28 @@ from weir.topology.regions import RegionId
 ABANDONED = (AttemptState.RETRYING.value, AttemptState.FAILED.value)
 """The states of an attempt that has failed and will never commit."""
 
-COUNTED = (FailureClass.APPLICATION, FailureClass.KILLED)
-"""The classes of failures that the restart strategy decides about."""
-
-PATIENT_WITH = (FailureClass.ENVIRONMENT, FailureClass.ENGINE)
-"""The classes of failures whose next try waits longer each time."""
-
 
 def fail(services: Services, failed: FailedTry, airflow: Callable[[], Clearer]) -> FailureDecision:
-    """Record the failure of a try and decide. Raises Retryable if the ledger or the store does not answer."""
-    dataflow, error = failed.dataflow, failed.error
-    failure = classify(error)
-    if failure is FailureClass.FENCED:
-        return FailureDecision(action=Action.NOTHING, delay_seconds=UNREGISTERED_DELAY, reason=f"fenced: {error}")
+    """Book the failure of a try and decide. Raises Retryable if the ledger or the store does not answer."""
+    error, failure = failed.error, classify(failed.error)
     with services.ledger.transaction() as session:
         row = _attempt(session, failed)
         run = None if row is None else run_by_id(session, row.run)
     if row is None or run is None:
-        return _fail_unregistered(services, failed, failure)
+        return _book_unregistered(services, failed, failure)
     if row.state not in LIVE:
-        return _hopeless(error) if _is_refused(row, failure) else already_ended(row)
+        return hopeless(error) if _is_refused(row, failure) else _already_ended(row)
     if isinstance(error, ResultUnavailable):
         try:
             return _backtrack(services, run, row, error, airflow)
         except (Retryable, Conflict) as unplanned:
             # If it were not recorded, the next begin would take the process for killed.
             failure, error = classify(unplanned), unplanned
-    with services.ledger.transaction(dataflow) as session:
+    with services.ledger.transaction(failed.dataflow) as session:
         if isinstance(error, Conflict):
             # Else a damaged result that the ledger calls finished would be read, and refused, again and again.
             record_losses(session, error.damaged, services.now())
-        decision = book(session, services, row.id, failure, error, failed.strategy)
+        decision = _book(session, services, row.id, failure, error, failed.strategy)
         booked = session.get(AttemptRow, row.id)
         if booked is not None and booked.state == AttemptState.RETRYING.value:
             restart_others(session, services, run, booked, failure)
@@ -111,15 +111,13 @@ def _is_refused(row: AttemptRow, failure: FailureClass) -> bool:
 
 
 def _attempt(session: Session, failed: FailedTry) -> AttemptRow | None:
+    key = failed.key
+    tries = tries_of_task(failed.dataflow, key.dag_id, key.run_id, key.task_id, key.map_index)
     is_it = (AttemptRow.try_number == failed.try_number) & AttemptRow.ti_id.in_((failed.ti_id, ""))
-    return session.scalar(_of_task(failed.dataflow, failed.key).where(is_it))  # a rebuilt ledger does not know the id
+    return session.scalar(tries.where(is_it))  # a rebuilt ledger does not know the id
 
 
-def _of_task(dataflow: str, key: TaskKey) -> Select[AttemptRow]:
-    return tries_of_task(dataflow, key.dag_id, key.run_id, key.task_id, key.map_index)
-
-
-def _fail_unregistered(services: Services, failed: FailedTry, failure: FailureClass) -> FailureDecision:
+def _book_unregistered(services: Services, failed: FailedTry, failure: FailureClass) -> FailureDecision:
     key = failed.key
     row = FailedBeginRow(
         dataflow=failed.dataflow,
@@ -133,15 +131,14 @@ def _fail_unregistered(services: Services, failed: FailedTry, failure: FailureCl
         failure=failure.value,
         error=message_of(failed.error),
     )
-    action = Action.FAIL if failure is FailureClass.FATAL else Action.RETRY
+    decision = unregistered(failed.error, failure)
     with services.ledger.transaction(failed.dataflow) as session:
         record_failed_begin(session, row)
-        if action is Action.FAIL:
+        if decision.action is Action.FAIL:
             event = _never_begun(row)
             of = RunId(event.run or f"{row.dag_id}/{row.run_id}")
             tell_incident(session, of, event, services.now(), clear_number=failed.clear_number)
-    reason = without_secrets(str(failed.error))
-    return FailureDecision(action=action, delay_seconds=UNREGISTERED_DELAY, reason=reason, failure=failure)
+    return decision
 
 
 def _never_begun(row: FailedBeginRow) -> Event:
@@ -171,33 +168,29 @@ def _backtrack(
             record_losses(session, asked.losses.values(), services.now())
             decided = decide_now(session, run, asked)
             if isinstance(decided.answer, Plan) and not decided.unasked:
-                return _end(session, services, run, row.id, decided.answer, error)
+                return _book_plan(session, services, run, row.id, decided.answer, error)
         asked = with_answers(services, store_id, run, decided, airflow)
     raise Conflict(Message("attempts.run_keeps_changing", rounds=ROUNDS, failed=failed))
 
 
-def _end(
+def _book_plan(
     session: Session, services: Services, run: Run, attempt: str, plan: Plan, error: ResultUnavailable
 ) -> FailureDecision:
-    row = session.get(AttemptRow, attempt)
-    if row is None or row.state not in LIVE:
-        return already_ended(row)
-    end(row, AttemptState.RETRYING, services.now(), failure=FailureClass.BACKTRACK, error=without_secrets(str(error)))
-    row.labels = built_in_labels(FailureClass.BACKTRACK, error)
-    drop_leases(session, attempt)
-    attempts = attempts_of(session, run.id, RegionId(row.region, row.subtask))
-    decision = from_budget(services, attempts, FailureClass.BACKTRACK, _summary(plan, error))
+    failure, row = FailureClass.BACKTRACK, _end(session, services, attempt, FailureClass.BACKTRACK, error, str(error))
+    if isinstance(row, FailureDecision):
+        return row
     if plan.held_back or plan.impossible:
         record_failover(session, run, plan, services.now(), FailoverKind.HELD_BACK, row)
         # If this answer is lost, a repeated call returns the text.
         row.error = _held_back(run, plan)
-        decision = FailureDecision(
-            action=Action.FAIL, delay_seconds=0, reason=row.error, attempt=row.id, failure=FailureClass.BACKTRACK
-        )
+        decision = FailureDecision(action=Action.FAIL, reason=row.error, attempt=row.id, failure=failure)
+    else:
+        counted = failures_of(session, row, failure)
+        decision = by_budget(failure, _summary(plan, error), counted, services.recovery.budgets)
     if decision.action is Action.FAIL:
         give_up(session, services, row)
-        return decision
-    apply_plan(session, services, run, plan, FailoverKind.LOSS, row)
+    else:
+        apply_plan(session, services, run, plan, FailoverKind.LOSS, row)
     return decision
 
 
@@ -242,7 +235,7 @@ def _held_back(run: Run, plan: Plan) -> str:
     )
 
 
-def book(
+def _book(
     session: Session,
     services: Services,
     attempt: str,
@@ -250,117 +243,56 @@ def book(
     error: BaseException,
     strategy: RestartStrategy,
 ) -> FailureDecision:
-    """End the attempt with its failure and decide; an attempt that has already ended is left as it is."""
-    row = session.get(AttemptRow, attempt)
-    if row is None or row.state not in LIVE:
-        return already_ended(row)
-    message, cause = message_of(error), cause_of(error)
-    end(row, AttemptState.RETRYING, services.now(), failure=failure, cause=cause, error=message)
-    row.labels = built_in_labels(failure, error)
-    drop_leases(session, attempt)
-    decision = _decide(session, services, row, failure, error, strategy)
+    row = _end(session, services, attempt, failure, error, message_of(error))
+    if isinstance(row, FailureDecision):
+        return row
+    counted = failures_of(session, row, failure, strategy)
+    decision = decide_again(failure, error, counted, strategy, services.recovery.budgets)
     if decision.action is Action.FAIL:
         give_up(session, services, row)
     return decision
 
 
-def _decide(
-    session: Session,
-    services: Services,
-    row: AttemptRow,
-    failure: FailureClass,
-    error: BaseException,
-    strategy: RestartStrategy,
-) -> FailureDecision:
-    message = message_of(error)
-    region = RegionId(row.region, row.subtask)
-    if failure is FailureClass.FATAL:
-        return _hopeless(error, row.id)
-    if services.recovery.budgets.limit_of(failure) is not None:
-        return from_budget(services, attempts_of(session, row.run, region), failure, message)
-    answer = restart_answer(session, strategy, row.run, region)
-    action, reason = Action.RETRY, f"{answer.reason}: {message}"
-    if answer.refusal is not None:
-        action, reason = Action.FAIL, f"recovery is suppressed by {reason}"
-    delay = answer.delay_ms / 1000
-    return FailureDecision(
-        action=action,
-        delay_seconds=delay,
-        reason=reason,
-        attempt=row.id,
-        failure=failure,
-        refusal=answer.refusal,
-        failures=answer.failures,
-    )
+def _end(
+    session: Session, services: Services, attempt: str, failure: FailureClass, error: BaseException, message: str
+) -> AttemptRow | FailureDecision:
+    """End the attempt with its failure; return the decision about one that has already ended, and leave it as it is."""
+    row = session.get(AttemptRow, attempt)
+    if row is None or row.state not in LIVE:
+        return _already_ended(row)
+    cause, message = cause_of(error), without_secrets(message)
+    end(row, AttemptState.RETRYING, services.now(), failure=failure, cause=cause, error=message)
+    row.labels = built_in_labels(failure, error)
+    drop_leases(session, attempt)
+    return row
 
 
-def _hopeless(error: BaseException, attempt: str = "") -> FailureDecision:
-    """Decide about an error that no other try can help; `attempt` is the one whose failure was recorded."""
-    message, cause = message_of(error), hopeless_cause(error)
-    because = "" if cause is None or message.startswith(cause) else f" ({cause})"
-    reason = f"not recoverable by another try{because}: {message}"
-    return FailureDecision(
-        action=Action.FAIL, delay_seconds=0, reason=reason, attempt=attempt, failure=FailureClass.FATAL
-    )
-
-
-def from_budget(services: Services, attempts: list[AttemptRow], failure: FailureClass, message: str) -> FailureDecision:
-    """Decide about the newest failure of a region by the budget of its class."""
-    used, limit, newest = spent(attempts, failure), services.recovery.budgets.limit_of(failure) or 0, attempts[-1]
-    if used > limit:
-        reason = f"more than {limit} times {failure.value} since the last commit or clear: {message}"
-        return FailureDecision(action=Action.FAIL, delay_seconds=0, reason=reason, attempt=newest.id, failure=failure)
-    delay = patience(newest.run, RegionId(newest.region, newest.subtask), failure, used)
-    return FailureDecision(
-        action=Action.RETRY,
-        delay_seconds=delay,
-        reason=f"{failure.value} {used} of {limit}: {message}",
-        attempt=newest.id,
-        failure=failure,
-    )
-
-
-def already_ended(row: AttemptRow | None) -> FailureDecision:
+def _already_ended(row: AttemptRow | None) -> FailureDecision:
     """Decide about an attempt that has already been ended, or that a rebuilt ledger does not know."""
     if row is None:
-        return FailureDecision(
-            action=Action.RETRY,
-            delay_seconds=UNREGISTERED_DELAY,
-            reason="the ledger was rebuilt, and does not know the attempt",
-        )
+        reason = "the ledger was rebuilt, and does not know the attempt"
+        return FailureDecision(action=Action.RETRY, delay_seconds=UNDECIDED_DELAY, reason=reason)
     if row.state == AttemptState.FAILED.value:
-        return FailureDecision(action=Action.FAIL, delay_seconds=0, reason=row.error or "the attempt had failed before")
+        return FailureDecision(action=Action.FAIL, reason=row.error or "the attempt had failed before")
     # It has committed or was fenced: the next try reuses the commit, or raises.
     return FailureDecision(action=Action.RETRY, delay_seconds=1, reason=f"attempt {row.id} is {row.state} already")
 
 
-def restart_answer(session: Session, strategy: RestartStrategy, run: str, region: RegionId) -> RestartDecision:
-    """Decide about the newest failure of `region` by the restart strategy and the limits of failures."""
-    own = failures_since_clear(attempts_of(session, run, region), COUNTED)
-    return decide_restart(
-        strategy, _seed(run, region), _milliseconds(own), lambda: (run, _failures_of_run(session, run))
+def failures_of(
+    session: Session, row: AttemptRow, failure: FailureClass, strategy: RestartStrategy | None = None
+) -> Failures:
+    """Return the failures of a task that count, of which the newest is of this class, for a decision."""
+    region = RegionId(row.region, row.subtask)
+    tries = attempts_of(session, row.run, region)
+    is_limited = strategy is not None and strategy.limits.per_run is not None
+    return Failures(
+        attempt=row.id,
+        run=row.run,
+        task=f"{row.run} {region}",
+        used=len(failures_since_clear(tries, [failure], or_commit=True)),
+        own=_milliseconds(failures_since_clear(tries, COUNTED)),
+        of_run=_failures_of_run(session, row.run) if is_limited else (),
     )
-
-
-def spent(attempts: Sequence[AttemptRow], failure: FailureClass) -> int:
-    """Count a region's failures of a class since its last commit or its last clear by a person."""
-    count = 0
-    for row in attempts:
-        if row.origin == Origin.CLEARED_BY_PERSON.value:
-            count = 0
-        if row.state == AttemptState.COMMITTED.value:
-            count = 0
-        elif row.failure == failure.value:
-            count += 1
-    return count
-
-
-def patience(run: str, region: RegionId, failure: FailureClass, used: int) -> float:
-    """Return the seconds before the next try after the failure of this number (from 1), with a jitter per region."""
-    if failure not in PATIENT_WITH:
-        return 0.0
-    milliseconds = int(PATIENCE[min(used, len(PATIENCE)) - 1] * 1000)
-    return (milliseconds + seeded_jitter(_seed(run, region))(used, int(milliseconds * JITTER))) / 1000
 
 
 def _failures_of_run(session: Session, run: str) -> list[int]:
@@ -373,10 +305,6 @@ def _failures_of_run(session: Session, run: str) -> list[int]:
 
 def _milliseconds(times: Iterable[datetime]) -> list[int]:
     return sorted(int(at.timestamp() * 1000) for at in times)
-
-
-def _seed(run: str, region: RegionId) -> str:
-    return f"{run} {region}"
 
 
 def discard(services: Services, run: Run, row: AttemptRow) -> str:
@@ -414,66 +342,36 @@ def _is_complete(services: Services, folder: str) -> bool:
     return True
 
 
-def may_be_overridden(decision: FailureDecision) -> bool:
-    """Report whether a user policy may override the decision: a failure of the application below the limits."""
-    return (
-        bool(decision.attempt)
-        and decision.failure is FailureClass.APPLICATION
-        and decision.refusal is not Refusal.LIMIT
-    )
+@dataclass(frozen=True, slots=True)
+class PolicyAnswer:
+    """What a user's policy says: `action` is None where it leaves the decision; `reason` is logged."""
+
+    action: Action | None = None
+    reason: str = ""
+    delay_seconds: float = 0.0
 
 
-def override(
-    services: Services, dataflow: str, decision: FailureDecision, action: Action, delay_seconds: float, reason: str
-) -> FailureDecision:
-    """Override the decision about a recorded failure, if it may be overridden. Raises Retryable.
+def override(services: Services, dataflow: str, decision: FailureDecision, answer: PolicyAnswer) -> FailureDecision:
+    """Override a decision that may be overridden. Raises Retryable.
 
     A retry that the strategy had refused restarts other regions, where the dataflow is declared so.
     """
-    if not may_be_overridden(decision):
-        return decision
+    if answer.action is None:
+        return replace(decision, reason=f"{decision.reason}; {answer.reason}") if answer.reason else decision
     with services.ledger.transaction(dataflow) as session:
         row = session.get(AttemptRow, decision.attempt)
         if row is None or row.state not in ABANDONED:
             return decision
         was_refused = row.state == AttemptState.FAILED.value
-        if action is Action.FAIL:
+        if answer.action is Action.FAIL:
             give_up(session, services, row)
         else:
             row.state = AttemptState.RETRYING.value
             withdraw(session, _failed_for_good(session.get_one(RunRow, row.run), row).id)
-        if was_refused and action is Action.RETRY:
-            restart_others(session, services, run_by_id(session, row.run), row, FailureClass.APPLICATION)
-    return replace(decision, action=action, delay_seconds=delay_seconds, reason=reason)
-
-
-def past_tries(services: Services, dataflow: str, key: TaskKey, try_number: int) -> PastTries:
-    """Return what has become of a task instance since it last committed before a try. Raises Retryable."""
-    found: list[AttemptRow] = []
-    is_by_person = False
-    with services.ledger.transaction() as session:
-        tries = _of_task(dataflow, key).where(AttemptRow.try_number.between(1, try_number))
-        for row in session.scalars(tries.order_by(AttemptRow.try_number)):
-            is_by_person = is_by_person or row.origin == Origin.CLEARED_BY_PERSON.value
-            if row.try_number < try_number and row.state in DONE:
-                found.clear()
-                is_by_person = False
-            elif row.try_number < try_number and row.failure is not None:
-                found.append(row)
-        failovers = select(FailoverRow).where(FailoverRow.attempt.in_([row.id for row in found]))
-        plans = {row.attempt: Plan.from_json(row.plan) for row in session.scalars(failovers)}
-        failures = (
-            PastFailure(failure=str(row.failure), error=row.error or "", again=_run_again(plans.get(row.id), row))
-            for row in found
-        )
-        return PastTries(tuple(failures), is_by_person)
-
-
-def _run_again(plan: Plan | None, row: AttemptRow) -> int:
-    if plan is None or plan.held_back or plan.impossible:
-        return 0
-    own = RegionId(row.region, row.subtask)
-    return sum(step.region != own for step in plan.of(StepKind.RERUN))
+            if was_refused:
+                restart_others(session, services, run_by_id(session, row.run), row, FailureClass.APPLICATION)
+    reason = f"{answer.reason}; {decision.reason}"
+    return replace(decision, action=answer.action, delay_seconds=answer.delay_seconds, reason=reason)
 
 
 def label(services: Services, dataflow: str, attempt: str, labels: Mapping[str, str]) -> dict[str, str]:

@@ -23,6 +23,7 @@ from weir.errors import Retryable, WeirError
 from weir.execution.failure_words import (
     BY_PERSON,
     SAYS,
+    PastFailure,
     PastTries,
     note_of_failure,
     noted,
@@ -30,12 +31,13 @@ from weir.execution.failure_words import (
     succeeded,
     waited,
 )
-from weir.execution.run_state import CLOSE, AttemptState
-from weir.ledger.attempts import newest_attempts
-from weir.ledger.database.tables import FailoverRow, RunRow
+from weir.execution.run_state import CLOSE, DONE, AttemptState
+from weir.ledger.attempts import Origin, newest_attempts, tries_of_task
+from weir.ledger.database.tables import AttemptRow, FailoverRow, RunRow
 from weir.ledger.runs import epoch_of, run_key
 from weir.ledger.snapshot import committed_attempt
 from weir.recovery.past_failovers import failovers_of_run, told
+from weir.recovery.rules.plan import Plan, StepKind
 from weir.recovery.standing import Asked, standing_of
 from weir.restarts.delays import FIRST_WAIT
 from weir.secrecy import without_secrets
@@ -152,7 +154,7 @@ def try_to_withdraw_note(
         own = own_part(seen)
         if seen and not own:
             return
-        past = task.coordinator.past_tries(dataflow, key, try_number) if try_number > 1 else PastTries()
+        past = _past_tries(task.coordinator.services, dataflow, key, try_number) if try_number > 1 else PastTries()
         note = succeeded(own, past)
         if own and not note and try_number <= 1:
             note = waited(task.coordinator.services.now())
@@ -161,9 +163,34 @@ def try_to_withdraw_note(
         task.log(f"The note of an earlier try is still at the task instance: {error}")
 
 
-def try_to_withdraw_own_note(task: TaskPorts, key: TaskKey) -> None:
-    """Remove what an earlier try has noted: nothing of it is left to be said."""
-    annotate_or_log(lambda: task.airflow, key, "", task.log)
+def _past_tries(services: Services, dataflow: str, key: TaskKey, try_number: int) -> PastTries:
+    """Return what has become of a task instance since it last committed before a try. Raises Retryable."""
+    found: list[AttemptRow] = []
+    is_by_person = False
+    tries = tries_of_task(dataflow, key.dag_id, key.run_id, key.task_id, key.map_index)
+    with services.ledger.transaction() as session:
+        up_to_it = tries.where(AttemptRow.try_number.between(1, try_number)).order_by(AttemptRow.try_number)
+        for row in session.scalars(up_to_it):
+            is_by_person = is_by_person or row.origin == Origin.CLEARED_BY_PERSON.value
+            if row.try_number < try_number and row.state in DONE:
+                found.clear()
+                is_by_person = False
+            elif row.try_number < try_number and row.failure is not None:
+                found.append(row)
+        failovers = select(FailoverRow).where(FailoverRow.attempt.in_([row.id for row in found]))
+        plans = {row.attempt: Plan.from_json(row.plan) for row in session.scalars(failovers)}
+        failures = (
+            PastFailure(failure=str(row.failure), error=row.error or "", again=_run_again(plans.get(row.id), row))
+            for row in found
+        )
+        return PastTries(tuple(failures), is_by_person)
+
+
+def _run_again(plan: Plan | None, row: AttemptRow) -> int:
+    if plan is None or plan.held_back or plan.impossible:
+        return 0
+    own = RegionId(row.region, row.subtask)
+    return sum(step.region != own for step in plan.of(StepKind.RERUN))
 
 
 def try_to_note_close(task: TaskPorts, run: RunId, key: TaskKey, *, was_cleared: bool) -> None:

@@ -19,7 +19,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.attempts.choosing_code import ArchiveNeeded, Archives, ChosenCode, choose_code, pin_archive
-from weir.attempts.failure import give_up, restart_answer
+from weir.attempts.failure import failures_of, give_up
 from weir.coordination.airflow import Clearer, ClearItem
 from weir.coordination.evidence import look_for_attempts
 from weir.coordination.registered import Registered
@@ -64,6 +64,7 @@ from weir.ledger.sources import forget_unread_slices
 from weir.recovery.adopt import free_run
 from weir.recovery.applying import restart_others
 from weir.recovery.predecessor import give_up_deleted_predecessors
+from weir.restarts.answer import by_strategy
 from weir.topology.regions import RegionId, Topology
 
 ROUNDS = 10
@@ -541,7 +542,7 @@ def _obey_strategy(
     The first begin of a try has booked that, and waits. Airflow has waited for one that begins again: when that was is
     told by the clock of another machine.
     """
-    answer = restart_answer(session, request.restart, row.run, RegionId(row.region, row.subtask))
+    answer = by_strategy(request.restart, failures_of(session, killed, FailureClass.KILLED, request.restart))
     if answer.refusal is not None:
         error = f"{killed.error}; recovery is suppressed by {answer.reason}"
         end(row, AttemptState.FAILED, services.now(), failure=FailureClass.FATAL, error=error)

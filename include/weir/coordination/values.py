@@ -14,12 +14,10 @@ from typing import Any
 from weir.code.archive import Archive
 from weir.dataflow import Dataflow
 from weir.dataflow.state import State
-from weir.execution.failure_class import FailureClass
 from weir.execution.run_state import CurrentResult
 from weir.formats.manifest import InputRead, Manifest, RowRange, StateFile, UpdateDigest
 from weir.formats.region_job import CodeToRun, RegionJob, RegionReport
 from weir.ledger.runs import PreviousRun, Run
-from weir.restarts.answer import Refusal
 from weir.restarts.strategy import RestartStrategy
 from weir.store.probe import PartitionRef
 from weir.topology.ids import AttemptId, Digest, Epoch, RunId
@@ -234,14 +232,6 @@ CloseOutcome = Published | NotBegun
 """The answers of the close of a run."""
 
 
-class Action(Enum):
-    """The action after a failed try."""
-
-    RETRY = "retry"
-    FAIL = "fail"
-    NOTHING = "nothing"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedTry:
     """A try of a task instance that has failed, with the restart strategy that decides about it.
@@ -259,23 +249,6 @@ class FailedTry:
     strategy: RestartStrategy
     epoch: Epoch | None = None
     clear_number: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureDecision:
-    """The decision whether and when a failed task instance runs again, with the reason.
-
-    `attempt` is empty where no failure was recorded. For a failure of the application, `failures` counts those of the
-    task, this one included, `refusal` names the limit that allows no further try, and the delay is the strategy's.
-    """
-
-    action: Action
-    delay_seconds: float
-    reason: str
-    attempt: str = ""
-    failure: FailureClass | None = None
-    refusal: Refusal | None = None
-    failures: int = 0
 
 
 class ClearOutcome(Enum):

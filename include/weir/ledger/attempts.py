@@ -248,13 +248,20 @@ def synthetic_attempt(
     )
 
 
-def failures_since_clear(rows: Iterable[AttemptRow], classes: Iterable[FailureClass]) -> list[datetime]:
-    """Return when the attempts of a region failed with one of `classes`, since a person last cleared it."""
+def failures_since_clear(
+    rows: Iterable[AttemptRow], classes: Iterable[FailureClass], *, or_commit: bool = False
+) -> list[datetime]:
+    """Return when the attempts of a region failed with one of `classes`, since a person last cleared it.
+
+    With `or_commit` also only since it last committed.
+    """
     wanted = {each.value for each in classes}
     times: list[datetime] = []
     for row in rows:
         if row.origin == Origin.CLEARED_BY_PERSON.value:
             times.clear()
-        if row.failure in wanted and row.ended_at is not None:
+        if or_commit and row.state == AttemptState.COMMITTED.value:
+            times.clear()
+        elif row.failure in wanted and row.ended_at is not None:
             times.append(row.ended_at)
     return times

@@ -1,20 +1,44 @@
-"""The decision about the newest failure of a task: by the failure limits, the restart strategy, or a budget.
+"""Whether and when a failed try runs again: the whole decision, by the class of the failure.
+
+- *fenced*: another try counts, and nothing is recorded of this one;
+- *fatal*: no other try can help;
+- *application*, *killed*: the limits of failures, then the restart strategy (`weir.restarts.strategy`);
+- *backtrack*, *conflict*, *engine*, *environment*: the budget of the class, and no strategy.
+
+The class is told by `weir.execution.failure_class`; delays that nobody sets are in `weir.restarts.delays`; which other
+tasks run again is decided by `weir.recovery.rules.decision`.
 
 Invariants: a failure counts against the restart strategy or against a budget, never against both. A limit holds under
-every strategy, and counts failures that the strategy merges into one attempt as one.
+every strategy and every policy of a user's, and counts failures that the strategy merges into one attempt as one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
-from weir.errors import Message, Misconfigured
-from weir.execution.failure_class import FailureClass
+from weir.errors import Message, Misconfigured, Retryable
+from weir.execution.failure_class import FailureClass, hopeless_cause
+from weir.execution.failure_words import message_of
+from weir.restarts.delays import JITTER, LONG_OUTAGE_BELOW, LONG_OUTAGE_DELAY, PATIENCE, UNDECIDED_DELAY
 from weir.restarts.options import PER_RUN, PER_TASK, whole_number
 from weir.restarts.strategy import RestartStrategy, seeded_jitter
+from weir.secrecy import without_secrets
+
+COUNTED = (FailureClass.APPLICATION, FailureClass.KILLED)
+"""The classes of failures that the restart strategy decides about."""
+
+PATIENT_WITH = (FailureClass.ENVIRONMENT, FailureClass.ENGINE)
+"""The classes of failures whose next try waits longer each time."""
+
+
+class Action(Enum):
+    """The action after a failed try."""
+
+    RETRY = "retry"
+    FAIL = "fail"
 
 
 class Refusal(Enum):
@@ -24,44 +48,95 @@ class Refusal(Enum):
     LIMIT = "limit"
 
 
-@dataclass(frozen=True, slots=True)
-class RestartDecision:
-    """The decision whether a task runs again (`refusal` is None), with the delay in ms and the reason.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureDecision:
+    """The decision whether and when a failed task instance runs again, with the reason.
 
-    `delay_ms` is the strategy's, also with a refusal. `failures` counts the failures of the task, with the newest.
+    `attempt` is empty where no failure was recorded. For a failure of the application, `failures` counts those of the
+    task, this one included, `refusal` names the limit that allows no further try, and the delay is the strategy's.
     """
 
-    delay_ms: int
+    action: Action
     reason: str
-    failures: int
+    delay_seconds: float = 0.0
+    attempt: str = ""
+    failure: FailureClass | None = None
     refusal: Refusal | None = None
+    failures: int = 0
+
+    @property
+    def may_be_overridden(self) -> bool:
+        """Report whether a user's policy may override it: a failure of the application below the limits."""
+        is_of_application = self.failure is FailureClass.APPLICATION
+        return bool(self.attempt) and is_of_application and self.refusal is not Refusal.LIMIT
 
 
-def decide_restart(
-    strategy: RestartStrategy, task: str, own: Sequence[int], of_run: Callable[[], tuple[str, Sequence[int]]]
-) -> RestartDecision:
-    """Decide about the newest of the failures of a task (times in ms, ascending; at least one).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """The failures of a task that count; `attempt` is the newest. Times are in ms and ascending."""
 
-    `task` is the seed of the jitter and the same in all runs, so that tasks that fail together do not restart together.
-    `of_run` returns the run's name and the failures of all its tasks; it is called only if they have a limit.
-    """
-    decisions = list(strategy.decisions(own, seeded_jitter(task)))
-    newest, limits = decisions[-1], strategy.limits
-    count = sum(decision.new_attempt for decision in decisions)
-    if limits.per_task is not None and count > limits.per_task:
-        reason = f"{PER_TASK} is {limits.per_task}, and the task has failed {_times(count)} since a person's last clear"
-        return RestartDecision(newest.backoff_ms, reason, count, Refusal.LIMIT)
-    if limits.per_run is not None:
-        run, times = of_run()
-        total = sum(decision.new_attempt for decision in strategy.decisions(times, seeded_jitter(run)))
-        if total > limits.per_run:
-            reason = f"{PER_RUN} is {limits.per_run}, and run {run} has had {total} since a person's last clear"
-            return RestartDecision(newest.backoff_ms, reason, count, Refusal.LIMIT)
-    return RestartDecision(newest.backoff_ms, str(strategy), count, None if newest.can_restart else Refusal.STRATEGY)
+    attempt: str
+    run: str
+    task: str
+    """The seed of jitters: other tasks have another one, so that tasks that fail together do not restart together."""
+    used: int
+    """How many are of the newest one's class since the task last committed or a person cleared it."""
+    own: Sequence[int]
+    """When the task failed by what the restart strategy decides about, since a person last cleared it."""
+    of_run: Sequence[int] = ()
+    """The same of all tasks of the run; needed only where a run's failures are limited."""
 
 
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+def decide_again(
+    failure: FailureClass, error: BaseException, failures: Failures, strategy: RestartStrategy, budgets: Budgets
+) -> FailureDecision:
+    """Decide about the newest failure of a task, which `error` has caused."""
+    if failure is FailureClass.FATAL:
+        return hopeless(error, failures.attempt)
+    if budgets.limit_of(failure) is not None:
+        return by_budget(failure, message_of(error), failures, budgets)
+    answer = by_strategy(strategy, failures)
+    suppressed = "" if answer.refusal is None else "recovery is suppressed by "
+    return FailureDecision(
+        action=Action.RETRY if answer.refusal is None else Action.FAIL,
+        reason=f"{suppressed}{answer.reason}: {message_of(error)}",
+        delay_seconds=answer.delay_ms / 1000,
+        attempt=failures.attempt,
+        failure=failure,
+        refusal=answer.refusal,
+        failures=answer.failures,
+    )
+
+
+def hopeless(error: BaseException, attempt: str = "") -> FailureDecision:
+    """Decide about an error that no other try can help; `attempt` is the one whose failure was recorded."""
+    message, cause = message_of(error), hopeless_cause(error)
+    because = "" if cause is None or message.startswith(cause) else f" ({cause})"
+    reason = f"not recoverable by another try{because}: {message}"
+    return FailureDecision(action=Action.FAIL, reason=reason, attempt=attempt, failure=FailureClass.FATAL)
+
+
+# By a budget
+
+
+def by_budget(failure: FailureClass, message: str, failures: Failures, budgets: Budgets) -> FailureDecision:
+    """Decide by the budget of the failure's class."""
+    used, limit = failures.used, budgets.limit_of(failure) or 0
+    if used > limit:
+        action, delay = Action.FAIL, 0.0
+        reason = f"more than {limit} times {failure.value} since the last commit or clear: {message}"
+    else:
+        action, delay = Action.RETRY, patience(failures.task, failure, used)
+        reason = f"{failure.value} {used} of {limit}: {message}"
+    return FailureDecision(action=action, reason=reason, delay_seconds=delay, attempt=failures.attempt, failure=failure)
+
+
+def patience(task: str, failure: FailureClass, used: int) -> float:
+    """Return the seconds before the next try after the failure of this number (from 1), with a jitter per task."""
+    if failure not in PATIENT_WITH:
+        return 0.0
+    milliseconds = int(PATIENCE[min(used, len(PATIENCE)) - 1] * 1000)
+    return (milliseconds + seeded_jitter(task)(used, int(milliseconds * JITTER))) / 1000
 
 
 OPTION_PREFIX = "maximum_"
@@ -110,3 +185,65 @@ class Budgets:
             FailureClass.ENGINE: self.engine_losses,
             FailureClass.ENVIRONMENT: self.environment_failures,
         }.get(failure)
+
+
+# By the limits of failures and the restart strategy
+
+
+@dataclass(frozen=True, slots=True)
+class RestartDecision:
+    """The decision whether a task runs again (`refusal` is None), with the delay in ms and the reason.
+
+    `delay_ms` is the strategy's, also with a refusal. `failures` counts the failures of the task, with the newest.
+    """
+
+    delay_ms: int
+    reason: str
+    failures: int
+    refusal: Refusal | None = None
+
+
+def by_strategy(strategy: RestartStrategy, failures: Failures) -> RestartDecision:
+    """Decide by the limits, and then by the strategy; there is at least one failure of the task's own."""
+    decisions = list(strategy.decisions(failures.own, seeded_jitter(failures.task)))
+    newest, limits, run = decisions[-1], strategy.limits, failures.run
+    count = sum(decision.new_attempt for decision in decisions)
+    if limits.per_task is not None and count > limits.per_task:
+        times = "once" if count == 1 else f"{count} times"
+        reason = f"{PER_TASK} is {limits.per_task}, and the task has failed {times} since a person's last clear"
+        return RestartDecision(newest.backoff_ms, reason, count, Refusal.LIMIT)
+    if limits.per_run is not None:
+        total = sum(decision.new_attempt for decision in strategy.decisions(failures.of_run, seeded_jitter(run)))
+        if total > limits.per_run:
+            reason = f"{PER_RUN} is {limits.per_run}, and run {run} has had {total} since a person's last clear"
+            return RestartDecision(newest.backoff_ms, reason, count, Refusal.LIMIT)
+    return RestartDecision(newest.backoff_ms, str(strategy), count, None if newest.can_restart else Refusal.STRATEGY)
+
+
+# Where nothing is counted
+
+
+def fenced(error: BaseException) -> FailureDecision:
+    """Decide about a try that was fenced.
+
+    Airflow ignores the answer of a task instance that was cleared. It obeys it where only the ledger has fenced the try
+    (a restored ledger): then another try is right.
+    """
+    return FailureDecision(action=Action.RETRY, reason=f"fenced: {error}", delay_seconds=UNDECIDED_DELAY)
+
+
+def unregistered(error: BaseException, failure: FailureClass) -> FailureDecision:
+    """Decide about a try that has failed before it was registered: only what no other try can help is final."""
+    action = Action.FAIL if failure is FailureClass.FATAL else Action.RETRY
+    reason = without_secrets(str(error))
+    return FailureDecision(action=action, reason=reason, delay_seconds=UNDECIDED_DELAY, failure=failure)
+
+
+def unbooked(error: BaseException, trouble: BaseException, tries_left: int) -> FailureDecision:
+    """Decide about a failure that could not be booked, because of `trouble`; Airflow allows `tries_left` more tries."""
+    if not isinstance(trouble, Retryable):
+        reason = f"{trouble} (while booking: {without_secrets(str(error))})"
+        return FailureDecision(action=Action.FAIL, reason=reason)
+    delay = UNDECIDED_DELAY if tries_left >= LONG_OUTAGE_BELOW else LONG_OUTAGE_DELAY
+    reason = f"Weir could not book the failure: {trouble}"
+    return FailureDecision(action=Action.RETRY, reason=reason, delay_seconds=delay)

@@ -11,14 +11,8 @@ AIRFLOW_RETRIES: Final = 999
 AIRFLOW_RETRY_DELAY: Final = timedelta(seconds=5)
 """The delay after a kill, which no retry policy sees: the next begin books it and applies the restart strategy."""
 
-FENCED_DELAY: Final = 5.0
-"""Before the next try of one that was fenced: Airflow obeys it only where nobody has cleared the task."""
-
-UNREGISTERED_DELAY: Final = 5.0
-"""Before the next try if the failed one had not been registered in the ledger."""
-
-LEDGER_DELAY: Final = 5.0
-"""Before the next try when the ledger does not answer: no decision was possible, and nothing was counted."""
+UNDECIDED_DELAY: Final = 5.0
+"""Before the next try if nothing is counted: the failed one was fenced or not registered, or no ledger answers."""
 
 LONG_OUTAGE_DELAY: Final = 60.0
 LONG_OUTAGE_BELOW: Final = 900

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from airflow.sdk.definitions.retry_policy import RetryAction, RetryDecision
 
-from weir.attempts.failing import Users, book_failure, decide_failure
-from weir.attempts.failure import may_be_overridden
-from weir.attempts.notes import annotate
-from weir.coordination.values import Action, FailedTry
+from weir.attempts.failing import Users, decide_failure, without_ledger
+from weir.attempts.failure import PolicyAnswer
+from weir.coordination.values import FailedTry
+from weir.errors import WeirError
 from weir.execution.labels import TYPE, Enriched, Failure, enriched, exception_name
 from weir.ledger.runs import epoch_of
+from weir.restarts.answer import Action
 from weir_airflow.tasks.context import TaskContext, airflow_api
 from weir_airflow.tasks.ports import AirflowTask
 from weir_airflow.tasks.running import clear_number, data_interval, task_key
@@ -28,9 +29,8 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from weir.attempts.coordinator import Coordinator
-    from weir.coordination.values import FailureDecision
     from weir.execution.labels import Enricher
+    from weir.restarts.answer import FailureDecision
     from weir.topology.ids import Epoch
 
 
@@ -43,37 +43,30 @@ ENRICHER_SECONDS: Final = 10.0
 
 def decide(exception: BaseException, try_number: int, max_tries: int, context: Context) -> FailureDecision:
     """Decide what follows the failure of a try; `try_number` counts from 1."""
-    return decide_failure(
-        exception,
-        max_tries - try_number,
-        lambda: _book(exception, try_number, max_tries, context),
-        lambda note: annotate(airflow_api(), task_key(context), note),
-    )
-
-
-def _book(exception: BaseException, try_number: int, max_tries: int, context: Context) -> FailureDecision:
     declared = context["task"].declared
-    with TaskContext.open() as task_context:
-        strategy = declared.restart_strategy(task_context.recovery.restart)
-        limit = strategy.limits.per_task
-        failed = FailedTry(
-            dataflow=declared.flow.name,
-            key=task_key(context),
-            try_number=try_number,
-            ti_id=str(context["ti"].id),
-            error=exception,
-            strategy=strategy,
-            epoch=_epoch(context),
-            clear_number=clear_number(context),
-        )
-        users = UsersOfTask(
-            coordinator=task_context.coordinator,
-            of_deployment=task_context.recovery.failure_enrichers,
-            exception=exception,
-            most=max_tries if limit is None else limit,
-            context=context,
-        )
-        return book_failure(AirflowTask(task_context, _no_log, context), failed, users)
+    try:
+        with TaskContext.open() as task_context:
+            strategy = declared.restart_strategy(task_context.recovery.restart)
+            limit = strategy.limits.per_task
+            failed = FailedTry(
+                dataflow=declared.flow.name,
+                key=task_key(context),
+                try_number=try_number,
+                ti_id=str(context["ti"].id),
+                error=exception,
+                strategy=strategy,
+                epoch=_epoch(context),
+                clear_number=clear_number(context),
+            )
+            users = UsersOfTask(
+                of_deployment=task_context.recovery.failure_enrichers,
+                exception=exception,
+                most=max_tries if limit is None else limit,
+                context=context,
+            )
+            return decide_failure(AirflowTask(task_context, _no_log, context), failed, users)
+    except WeirError as trouble:
+        return without_ledger(exception, trouble, max_tries - try_number, airflow_api, task_key(context))
 
 
 def _epoch(context: Context) -> Epoch | None:
@@ -96,32 +89,29 @@ class UsersOfTask(Users):
     Weir recovers from do not count.
     """
 
-    coordinator: Coordinator
     of_deployment: tuple[str, ...]
     exception: BaseException
     most: int
     context: Context
 
-    def decide(self, decision: FailureDecision) -> tuple[FailureDecision, str]:
-        """Return the decision after the user's policy, and what to log about the policy. Raises Retryable."""
+    def answer(self, decision: FailureDecision) -> PolicyAnswer:
+        """Return the answer of the dataflow's policy, or the reason why it has none that can be used."""
         policy = self.context["task"].declared.recovery.retry_policy
-        if policy is None or not may_be_overridden(decision):
-            return decision, ""
+        if policy is None:
+            return PolicyAnswer()
         name = type(policy).__name__
         try:
             answer = policy.evaluate(self.exception, decision.failures, self.most, self.context)
         except Exception as error:  # noqa: BLE001  as Airflow does with a policy that fails
-            return decision, f"; {name} failed: {type(error).__name__}: {error}"
+            return PolicyAnswer(None, f"{name} failed: {type(error).__name__}: {error}")
         if not isinstance(answer, RetryDecision):
-            return decision, f"; {name} answered a {type(answer).__name__}, not a RetryDecision"
-        reason = f"{name}: {answer.reason or answer.action.value}; {decision.reason}"
-        dataflow = self.context["task"].declared.flow.name
+            return PolicyAnswer(None, f"{name} answered a {type(answer).__name__}, not a RetryDecision")
+        reason = f"{name}: {answer.reason or answer.action.value}"
         if answer.action is RetryAction.FAIL:
-            return self.coordinator.override(dataflow, decision, Action.FAIL, 0, reason), ""
+            return PolicyAnswer(Action.FAIL, reason)
         if answer.action is RetryAction.RETRY and answer.retry_delay is not None:
-            seconds = max(0.0, answer.retry_delay.total_seconds())
-            return self.coordinator.override(dataflow, decision, Action.RETRY, seconds, reason), ""
-        return decision, ""
+            return PolicyAnswer(Action.RETRY, reason, max(0.0, answer.retry_delay.total_seconds()))
+        return PolicyAnswer()
 
     def label(self, labels: Mapping[str, str]) -> Enriched:
         """Ask the enrichers about the failure, which has these built-in labels."""

@@ -30,7 +30,7 @@ class WeirRetryPolicy(RetryPolicy):  # type: ignore[misc]  # Airflow's classes a
         """Decide by the ledger; `try_number` counts from 1."""
         if context is None:
             return RetryDecision.default()
-        from weir.coordination.values import Action  # noqa: PLC0415  spares each parse of a DAG file its imports
+        from weir.restarts.answer import Action  # noqa: PLC0415  spares each parse of a DAG file its imports
         from weir_airflow.recovery.failing import decide  # noqa: PLC0415
 
         decision = decide(exception, try_number, max_tries, context)

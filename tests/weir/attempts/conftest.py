@@ -64,14 +64,6 @@ class Steps(Coordinator):
         self.steps.append("enter")
         return super().enter_compacted(*given)
 
-    def fail(self, *given):
-        self.steps.append("book")
-        return super().fail(*given)
-
-    def label(self, *given):
-        self.steps.append("label")
-        return super().label(*given)
-
 
 class StepsOfSettling(Settling):
     """What settles a dataflow, and writes down what is due."""

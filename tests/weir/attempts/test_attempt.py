@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import select
 
 from weir.attempts.attempt import run_attempt
+from weir.attempts.failure import fail
 from weir.attempts.steps import repeated
 from weir.code.version import code_version
 from weir.coordination.values import Awaiting
@@ -90,7 +91,7 @@ def test_a_failure_of_older_code_names_both_versions_and_the_way_to_the_newer(dr
         "in Airflow to run the whole stage with it"
     )
     request = driven.airflow.request(driven.airflow.task(driven.run, LAST))
-    decision = driven.airflow.coordinator.fail(failed_try("flow", request, error, NoRestart()), lambda: driven.airflow)
+    decision = fail(driven.airflow.services, failed_try("flow", request, error, NoRestart()), lambda: driven.airflow)
     assert decision.reason.endswith(f"TypeError: joined() got an unexpected argument. {note}")
 
 

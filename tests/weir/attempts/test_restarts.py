@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.assembly import coordinator_of
-from weir.attempts.failure import patience, spent
-from weir.coordination.values import Action, FailureDecision
-from weir.errors import Conflict, EngineLost, Fenced, Misconfigured, QualityFailed, StoreFull, SuppressRestarts
+from weir.attempts.failure import PolicyAnswer, fail, label, override
+from weir.errors import Conflict, EngineLost, Misconfigured, QualityFailed, StoreFull, SuppressRestarts
 from weir.execution.failure_class import FailureCause, FailureClass
 from weir.execution.run_state import AttemptState
 from weir.ledger.attempts import Origin, attempts_of, failures_since_clear
 from weir.ledger.database.tables import AttemptRow, PendingClearRow, ResultRow
-from weir.restarts.answer import Budgets, Refusal
+from weir.restarts.answer import Action, Budgets, FailureDecision, Refusal, patience
 from weir.restarts.recovery_settings import RecoverySettings
 from weir.restarts.strategy import ExponentialDelay, FailureLimits, FixedDelay, NoRestart
 from weir.testing.fakes.airflow import Killed
@@ -187,8 +186,15 @@ def test_what_is_recovered_from_counts_anew_after_each_commit(world, tmp_path):
     assert Origin.CLEARED_BY_PERSON.value not in [row.origin for row in rows_of(world, "joined")]
 
 
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
 def row(state, failure=None, origin=Origin.RETRY):
-    return AttemptRow(state=state.value, failure=failure and failure.value, origin=origin.value)
+    return AttemptRow(state=state.value, failure=failure and failure.value, origin=origin.value, ended_at=AT)
+
+
+def spent(rows, failure):
+    return len(failures_since_clear(rows, [failure], or_commit=True))
 
 
 def test_a_budget_is_spent_since_the_last_commit_or_a_persons_clear():
@@ -205,11 +211,11 @@ def test_a_budget_is_spent_since_the_last_commit_or_a_persons_clear():
 
 
 def test_tasks_that_lost_one_server_come_back_apart():
-    seconds = {patience("run", RegionId("joined", index), FailureClass.ENGINE, 3) for index in range(50)}
+    seconds = {patience(f"run joined[{index}]", FailureClass.ENGINE, 3) for index in range(50)}
     assert len(seconds) > 25
     assert min(seconds) >= 4.5
     assert max(seconds) <= 5.5
-    assert patience("run", RegionId("joined", 0), FailureClass.BACKTRACK, 3) == 0
+    assert patience("run joined[0]", FailureClass.BACKTRACK, 3) == 0
 
 
 @pytest.mark.parametrize("text", ["SuppressRestarts", "ModuleNotFoundError"])
@@ -257,7 +263,7 @@ def failed_by(world):
         task.try_number, task.state = task.try_number + 1, "running"
         world.airflow.coordinator.begin(world.airflow.request(task), world.airflow)
         failed = failed_try("ladder", world.airflow.request(task), error or ValueError(), strategy)
-        return world.airflow.coordinator.fail(failed, lambda: world.airflow)
+        return fail(world.airflow.services, failed, lambda: world.airflow)
 
     return make
 
@@ -285,7 +291,7 @@ def test_the_cause_of_a_failure_is_told_by_the_errors_class_and_not_by_its_name(
 
 def test_labels_are_added_to_a_failure_and_never_replace_what_it_has(world, failed_by):
     decision = failed_by(FixedDelay(1, 0))
-    labels = world.airflow.coordinator.label("ladder", decision.attempt, {"owner": "routes", "type": "other"})
+    labels = label(world.airflow.services, "ladder", decision.attempt, {"owner": "routes", "type": "other"})
     assert labels == {"type": "application", "exception": "ValueError", "owner": "routes"}
     assert rows_of(world, "weather")[-1].labels == labels
 
@@ -296,8 +302,8 @@ def test_labels_are_added_to_a_failure_and_never_replace_what_it_has(world, fail
 )
 def test_a_user_policy_overrides_the_decision_about_an_applications_failure(world, failed_by, strategy, action, state):
     decision = failed_by(strategy)
-    after = world.airflow.coordinator.override("ladder", decision, action, 3, "mine")
-    assert (after.action, after.delay_seconds, after.reason) == (action, 3, "mine")
+    after = override(world.airflow.services, "ladder", decision, PolicyAnswer(action, "mine", 3))
+    assert (after.action, after.delay_seconds, after.reason) == (action, 3, f"mine; {decision.reason}")
     assert rows_of(world, "weather")[-1].state == state.value
 
 
@@ -309,25 +315,19 @@ def test_a_user_policy_overrides_the_decision_about_an_applications_failure(worl
         (FixedDelay(9), Conflict(), None),
         (FixedDelay(9), EngineLost(), None),
         (FixedDelay(9), SuppressRestarts(), None),
-        (FixedDelay(9), Fenced(), None),
     ],
 )
-@pytest.mark.parametrize("action", [Action.RETRY, Action.FAIL])
-def test_a_user_policy_overrides_neither_limits_nor_recovery_nor_fatal_failures(
-    world, failed_by, strategy, error, refusal, action
-):
+def test_a_user_policy_overrides_neither_limits_nor_recovery_nor_fatal_failures(failed_by, strategy, error, refusal):
     decision = failed_by(strategy, error)
     assert decision.refusal is refusal
-    before = rows_of(world, "weather")[-1].state
-    assert world.airflow.coordinator.override("ladder", decision, action, 3, "mine") == decision
-    assert rows_of(world, "weather")[-1].state == before
+    assert not decision.may_be_overridden
 
 
 def test_a_user_policy_that_answers_too_late_changes_nothing(world, failed_by):
     decision = failed_by(FixedDelay(9))
     with world.ledger.transaction("ladder") as session:
         session.get(AttemptRow, decision.attempt).state = AttemptState.COMMITTED.value
-    assert world.airflow.coordinator.override("ladder", decision, Action.FAIL, 0, "mine") == decision
+    assert override(world.airflow.services, "ladder", decision, PolicyAnswer(Action.FAIL, "mine")) == decision
 
 
 def test_failures_of_a_task_are_counted_for_a_policy_of_the_users_own(failed_by):
@@ -363,14 +363,13 @@ def test_a_user_policy_that_retries_restarts_what_the_strategy_would_have(world)
         failure=FailureClass.APPLICATION,
         refusal=Refusal.STRATEGY,
     )
-    airflow.coordinator.override("ladder", decision, Action.RETRY, 0, "mine")
+    override(airflow.services, "ladder", decision, PolicyAnswer(Action.RETRY, "mine"))
     assert {"raw-clean", "weather"} <= pending()
 
 
 # Against the definition of what counts
 
 
-AT = datetime(2026, 1, 1, tzinfo=UTC)
 FAILURES = (None, FailureClass.BACKTRACK, FailureClass.CONFLICT, FailureClass.APPLICATION, FailureClass.KILLED)
 ENDS = st.sampled_from([(AttemptState.COMMITTED, None), *((AttemptState.RETRYING, each) for each in FAILURES)])
 TRIES = st.lists(st.tuples(st.sampled_from([Origin.RETRY, Origin.CLEARED_BY_WEIR, Origin.CLEARED_BY_PERSON]), ENDS))

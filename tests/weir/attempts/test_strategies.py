@@ -10,6 +10,7 @@ from sqlalchemy import select
 from tests.messages.kinds import of_kind
 
 from weir.assembly import coordinator_of
+from weir.attempts.failure import fail
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.errors import Conflict, ResultUnavailable
@@ -292,7 +293,7 @@ def test_ten_consumers_that_fail_together_cause_one_restart_and_one_incident(sce
     found = scene()
     airflow = found.airflow
     for task, error in begin_without(found):
-        airflow.coordinator.fail(failed_try("ladder", airflow.request(task), error, airflow.strategy), lambda: airflow)
+        fail(airflow.services, failed_try("ladder", airflow.request(task), error, airflow.strategy), lambda: airflow)
         task.state = "up_for_retry"
     airflow.run_until_quiet()
     assert found.again()["weather[0]"] == 1
@@ -328,8 +329,8 @@ def test_ten_processes_that_fail_at_once_cause_one_restart_and_one_incident(scen
         except ResultUnavailable as error:
             if together == "fail":
                 barrier.wait()
-            airflow.coordinator.fail(
-                failed_try("ladder", airflow.request(task), error, airflow.strategy), lambda: airflow
+            fail(
+                airflow.services, failed_try("ladder", airflow.request(task), error, airflow.strategy), lambda: airflow
             )
             sys.exit(HAS_FAILED)
         sys.exit(WAITS)

@@ -11,6 +11,7 @@ from sqlalchemy.engine import make_url
 from tests.builders.ledgers import fast_folder
 
 from weir.assembly import coordinator_of
+from weir.attempts.failure import fail
 from weir.coordination.airflow import ClearAnswer
 from weir.coordination.services import Services
 from weir.coordination.settled import CLEARS
@@ -116,7 +117,7 @@ def book(writer, number, error):
         strategy=RestartStrategy.default(),
     )
     with suppress(Retryable):  # the next begin finds the try without an end
-        writer.coordinator.fail(failed, Hand)
+        fail(writer.coordinator.services, failed, Hand)
 
 
 def has_committed(writer, number):

@@ -17,8 +17,8 @@ from tests.weir.sinks.file_target import FileTarget
 from tests.weir.small_dataflow import Saved, World, ladder
 from tests.weir.state.test_checkpoint_kills import dying
 
-from weir.attempts.coordinator import Coordinator
-from weir.coordination.values import Action
+from weir.attempts.failing import Users
+from weir.attempts.failure import PolicyAnswer
 from weir.dataflow import Dataflow, callback, sink, target
 from weir.errors import Misconfigured
 from weir.ledger.database.outbox_tables import NotificationRow, ReceiverRow
@@ -27,6 +27,7 @@ from weir.ledger.outbox import HOLD, KEPT, hold
 from weir.notifications import delivery
 from weir.notifications.delivery import deliver, forget
 from weir.rebuild.rebuild import rebuild
+from weir.restarts.answer import Action
 from weir.restarts.strategy import NoRestart
 from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.versions import expire_versions
@@ -316,21 +317,21 @@ def test_a_task_that_fails_for_good_needs_a_person_and_upkeep_tells(world):
     assert "no such column" in event["text"]
 
 
-def test_a_failure_that_the_users_policy_has_tried_again_is_not_told(world, monkeypatch):
+def test_a_failure_that_the_users_policy_has_tried_again_is_not_told(world):
     world.airflow.deploy(with_receivers(ladder(), TELL))
     world.airflow.strategy = NoRestart()
-    recorded, fail = [], Coordinator.fail
+    recorded = []
 
-    def fail_and_override(coordinator, failed, airflow):
-        decision = fail(coordinator, failed, airflow)
-        recorded.extend(outbox(world))
-        return coordinator.override("ladder", decision, Action.RETRY, 1, "the policy says so")
+    class Policy(Users):
+        def answer(self, _decision):
+            recorded.extend(outbox(world))
+            return PolicyAnswer(Action.RETRY, "the policy says so", 1)
 
     def fails_once(key):
         if key.task_id == "report-delays" and not recorded:
             raise ValueError("x")
 
-    monkeypatch.setattr(Coordinator, "fail", fail_and_override)
+    world.airflow.users = Policy()
     world.airflow.during = fails_once
     world.airflow.dag_run(1)
     world.airflow.run_until_quiet()

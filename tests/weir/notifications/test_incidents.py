@@ -9,6 +9,7 @@ from sqlalchemy import select
 from tests.weir.notifications import receiving
 from tests.weir.notifications.receiving import ids
 
+from weir.attempts.failure import fail
 from weir.dataflow import Dataflow, Stage, blocking, callback, keyed_state, sink, source
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.errors import Misconfigured
@@ -251,7 +252,7 @@ def test_an_incident_of_a_task_that_never_began_lasts_until_that_task_has_run(to
     routes = told.airflow.task("scheduled__2013-01-01", "routes")
     request = replace(told.airflow.request(routes), try_number=1)
     failed = failed_try("ladder", request, Misconfigured("no such connection"), NoRestart())
-    told.airflow.coordinator.fail(failed, lambda: told.airflow)
+    fail(told.airflow.services, failed, lambda: told.airflow)
     seen = []
     while (ready := told.airflow._ready()) is not None:
         seen.append((incidents(told), routes.state))

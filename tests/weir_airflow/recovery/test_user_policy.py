@@ -182,7 +182,7 @@ def test_a_failure_that_cannot_be_noted_is_decided_all_the_same(tries, tickets, 
 
 
 def test_a_note_says_what_becomes_of_the_task_and_why():
-    from weir.coordination.values import Action, FailureDecision
+    from weir.restarts.answer import Action, FailureDecision
 
     decision = FailureDecision(action=Action.RETRY, delay_seconds=5, reason="fixed-delay: ValueError: bad row")
     labels = {"type": "application", "exception": "ValueError", "owner": "routes"}

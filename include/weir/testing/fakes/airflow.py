@@ -11,17 +11,19 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from weir.assembly import coordinator_of
+from weir.attempts.failing import Users
 from weir.code.archive import Archive
 from weir.coordination.airflow import ClearAnswer, ClearItem, OpenRun, SeenDag, SeenRun
 from weir.coordination.services import Services
 from weir.coordination.settled import CLEARS, Due, Settled
-from weir.coordination.values import Action, BeginRequest, DeliveredClear, TaskKey
+from weir.coordination.values import BeginRequest, DeliveredClear, TaskKey
 from weir.dataflow import Dataflow
 from weir.errors import Message, Retryable
 from weir.execution.airflow_words import MISSING, UNSUCCESSFUL
 from weir.execution.failure_words import noted
 from weir.execution.run_state import CLOSE
 from weir.ledger.runs import PreviousRun
+from weir.restarts.answer import Action
 from weir.restarts.strategy import RestartStrategy
 from weir.settling import Settling
 from weir.testing.fakes.dag import FakeDag, FakeTask, interval_of
@@ -56,6 +58,7 @@ class FakeAirflow:
         self.dag_id = "dag"
         self.coordinator = coordinator_of(services)
         self.strategy: RestartStrategy = RestartStrategy.default()
+        self.users = Users()
         self.deployed: Archive | None = None
         """The code that the processes of tasks have; None: they record none."""
         self.tasks: dict[TaskKey, FakeTask] = {}
@@ -249,7 +252,7 @@ class FakeAirflow:
         elif isinstance(error, FailedForGood):
             task.fail(str(error))
         else:
-            decision = answer_failure(ports, self.flow.name, request, error, self.strategy)
+            decision = answer_failure(ports, self.flow.name, request, error, self.strategy, self.users)
             if task.state != "running":
                 return
             if decision.action is Action.FAIL:

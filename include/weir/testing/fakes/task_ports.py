@@ -15,8 +15,7 @@ from weir.attempts.attempt import run_attempt
 from weir.attempts.closing import run_close
 from weir.attempts.compacting import run_compaction
 from weir.attempts.coordinator import Coordinator
-from weir.attempts.failing import Users, book_failure, decide_failure
-from weir.attempts.notes import annotate
+from weir.attempts.failing import Users, decide_failure, without_ledger
 from weir.attempts.ports import Airflow, Log, TaskEngine, TaskPorts
 from weir.coordination.airflow import Clearer
 from weir.coordination.settled import Due, Settled
@@ -27,15 +26,15 @@ from weir.coordination.values import (
     Begun,
     Committed,
     FailedTry,
-    FailureDecision,
     SparkWork,
     TaskKey,
 )
-from weir.errors import Fenced, Message
+from weir.errors import Fenced, Message, WeirError
 from weir.execution.run_state import CLOSE
 from weir.formats.codec import to_json
 from weir.formats.region_job import RegionReport, SparkJob
 from weir.ledger.runs import epoch_of
+from weir.restarts.answer import FailureDecision
 from weir.restarts.strategy import RestartStrategy
 from weir.settling import Settling
 from weir.state.compaction import CompactionRequest
@@ -201,13 +200,18 @@ def failed_try(dataflow: str, request: BeginRequest, error: BaseException, strat
 
 
 def answer_failure(
-    task: TaskPorts, dataflow: str, request: BeginRequest, error: BaseException, strategy: RestartStrategy
+    task: TaskPorts,
+    dataflow: str,
+    request: BeginRequest,
+    error: BaseException,
+    strategy: RestartStrategy,
+    users: Users = Users(),  # noqa: B008  it has no state
+    on_trouble: Callable[[Exception], None] = lambda _trouble: None,
 ) -> FailureDecision:
-    """Answer a failed try, as the retry policy does, without a policy and functions of the user's own."""
-    failed = failed_try(dataflow, request, error, strategy)
-    return decide_failure(
-        error,
-        request.max_tries - request.try_number,
-        lambda: book_failure(task, failed, Users()),
-        lambda note: annotate(task.airflow, request.key, note),
-    )
+    """Answer a failed try, as the retry policy does; `on_trouble` gets the error of a booking."""
+    try:
+        return decide_failure(task, failed_try(dataflow, request, error, strategy), users)
+    except WeirError as trouble:
+        on_trouble(trouble)
+        tries_left = request.max_tries - request.try_number
+        return without_ledger(error, trouble, tries_left, lambda: task.airflow, request.key)
