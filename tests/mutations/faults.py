@@ -86,8 +86,8 @@ COORDINATOR: Final = (
     _fault(
         "a-stale-result-is-adopted",
         f"{ATTEMPTS}begin",
-        "return state.results[partition].state is PartitionState.FINISHED and state.is_valid_alone(partition)",
-        "return state.results[partition].state is PartitionState.FINISHED",
+        "    good = all(set(state.obstacles(each)) <= {Obstacle.OLDER_SIBLING} for each in outputs)\n",
+        "    good = all(each in state.results and state.results[each].state.value == 'finished' for each in outputs)\n",
         "A try adopts a commit of an earlier one whose inputs have changed since.",
     ),
     _fault(

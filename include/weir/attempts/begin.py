@@ -18,8 +18,7 @@ from weir.coordination.airflow import Clearer
 from weir.coordination.registered import Gathered, Registered, summary_of
 from weir.coordination.services import Services
 from weir.coordination.values import Adopted, Awaiting, BeginOutcome, BeginRequest, Begun, InputFiles
-from weir.execution.partition_state import PartitionState
-from weir.execution.run_state import AttemptState, RunState
+from weir.execution.run_state import AttemptState, Obstacle, RunState
 from weir.ledger.attempts import Origin, attempts_of, end
 from weir.ledger.clears import has_clear_missed, is_cleared_for_newest
 from weir.ledger.database.tables import AttemptRow
@@ -28,7 +27,7 @@ from weir.recovery.inputs import probe_partitions
 from weir.recovery.resolving import forget_uncopied, resolve_sources
 from weir.state.assigned import assigned_states, check_states
 from weir.state.compactions import present_compactions
-from weir.topology.regions import PartitionId, RegionId
+from weir.topology.regions import RegionId
 
 
 def begin(services: Services, rooms: Rooms, request: BeginRequest, clearer: Clearer) -> BeginOutcome:
@@ -146,7 +145,7 @@ def _candidate(session: Session, registered: Registered) -> tuple[RunState, Atte
     if committed is None or tries[-1].id != registered.attempt.id or not _may_be_reused(session, committed, tries):
         return state, None
     outputs = registered.topology.outputs(region)
-    good = all(each in state.results and _is_there(state, each) for each in outputs)
+    good = all(set(state.obstacles(each)) <= {Obstacle.OLDER_SIBLING} for each in outputs)
     return state, committed if good else None
 
 
@@ -161,7 +160,3 @@ def _may_be_reused(session: Session, committed: AttemptRow, tries: Sequence[Atte
         is_for_newest = is_cleared_for_newest(session, present.run, region, committed.try_number)
         return not is_for_newest and has_clear_missed(session, committed)
     return committed.max_tries == present.max_tries and since <= {Origin.RETRY.value}
-
-
-def _is_there(state: RunState, partition: PartitionId) -> bool:
-    return state.results[partition].state is PartitionState.FINISHED and state.is_valid_alone(partition)

@@ -542,13 +542,14 @@ def _obey_strategy(
     The first begin of a try has booked that, and waits. Airflow has waited for one that begins again: when that was is
     told by the clock of another machine.
     """
-    answer = by_strategy(request.restart, failures_of(session, killed, FailureClass.KILLED, request.restart))
+    failures = failures_of(session, killed, FailureClass.KILLED, request.restart)
+    answer = by_strategy(FailureClass.KILLED, request.restart, failures)
     if answer.refusal is not None:
         error = f"{killed.error}; recovery is suppressed by {answer.reason}"
         end(row, AttemptState.FAILED, services.now(), failure=FailureClass.FATAL, error=error)
         give_up(session, services, row)
         return Exhausted(error, interrupt)
-    seconds = answer.delay_ms / 1000
+    seconds = answer.delay_seconds
     if not is_new or seconds <= 0:
         return None
     row.state = AttemptState.WAITING.value

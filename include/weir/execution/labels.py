@@ -76,8 +76,8 @@ def checked_enrichers(names: Iterable[str]) -> tuple[str, ...]:
     return found
 
 
-def enriched(failure: Failure, enrichers: Mapping[str, Enricher]) -> Enriched:
-    """Call the enrichers, given by name, and collect their labels.
+def enriched(failure: Failure, names: Iterable[str], load: Callable[[str], Enricher]) -> Enriched:
+    """Call the enrichers of these names, which `load` imports, and collect their labels.
 
     Of two enrichers with one key the first counts. Flink leaves out both, as its enrichers declare their keys
     beforehand; here a key that depends on the failure must not remove the label of another enricher.
@@ -85,9 +85,9 @@ def enriched(failure: Failure, enrichers: Mapping[str, Enricher]) -> Enriched:
     labels: dict[str, str] = {}
     origin: dict[str, str] = dict.fromkeys(BUILT_IN, "Weir itself")
     complaints: list[str] = []
-    for name, enricher in enrichers.items():
+    for name in names:
         try:
-            given = dict(enricher(failure))
+            given = dict(load(name)(failure))
         except Exception as error:  # noqa: BLE001  an enricher's error must not hide the failure
             complaints.append(f"{name}: {type(error).__name__}: {error}")
             continue

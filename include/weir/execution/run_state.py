@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Any, Final, TypeVar
 
 from weir.code.generation_rules import agreed
-from weir.errors import Message, Misconfigured
+from weir.errors import Fault, Loss, Message, Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.topology.ids import OWN_RUN, AttemptId, Digest, RunId, RunRef
 from weir.topology.partitions import Layout
@@ -87,6 +87,26 @@ def coming_result(partition: PartitionId, attempt: AttemptId, digest: Digest, **
         digest=digest,
         **{**empty, "versions": frozenset(), **known},
     )
+
+
+class Obstacle(Enum):
+    """What keeps a result from being read, by the ledger alone; the value says it to people."""
+
+    NEVER_COMMITTED = "its producer has committed nothing"
+    QUARANTINED = "it is quarantined: its content is in doubt"
+    OLDER_CODE = "another subtask of its stage has committed with newer code, and differently"
+    STALE = "an input of its producer has changed since"
+    OLDER_SIBLING = "another subtask of its stage has yet to catch up with its code"
+    DAMAGED = "its bytes were found damaged"
+    LOST = "it is lost"
+    RELEASED = "it was released"
+
+    @property
+    def fault(self) -> Fault:
+        """The fault of a result that is not there for this reason."""
+        if self in (Obstacle.NEVER_COMMITTED, Obstacle.DAMAGED):
+            return Fault[self.name]
+        return Fault.MISSING if self in (Obstacle.LOST, Obstacle.RELEASED) else Fault.STALE
 
 
 class AttemptState(Enum):
@@ -343,19 +363,40 @@ class RunState:
     def _siblings_behind(self, partition: PartitionId) -> tuple[PartitionId, ...]:
         return self._behind.get((partition.run, partition.stage), ())
 
-    def is_behind(self, partition: PartitionId) -> bool:
-        """Report whether older code has made the result than the newest of its stage, which makes another one."""
-        self._derive_validity()
-        return partition in self._siblings_behind(partition)
-
     def stages_of_two_codes(self) -> Iterator[tuple[CurrentResult, tuple[PartitionId, ...]]]:
         """Yield the newest result of each stage of the run that no one version has made, and those that are behind."""
         yield from _stages_of_two_codes(each for each in self.results.values() if each.partition.is_of_own_run)
 
-    def is_valid_alone(self, partition: PartitionId) -> bool:
-        """Report whether the result is valid, or will be once other subtasks of its stage have caught up with it."""
+    def obstacles(self, partition: PartitionId) -> Iterator[Obstacle]:
+        """Yield all that keeps the current result of `partition` from being read: first what makes it invalid.
+
+        It is valid alone if none of its content comes before OLDER_SIBLING: others of its stage have to catch up then.
+        """
         self._derive_validity()
-        return self._is_made_of_valid(partition) and partition not in self._siblings_behind(partition)
+        result, behind = self.results.get(partition), self._siblings_behind(partition)
+        if result is None:
+            yield Obstacle.NEVER_COMMITTED
+            return
+        if result.state is PartitionState.QUARANTINED:
+            yield Obstacle.QUARANTINED
+        if partition in behind:
+            yield Obstacle.OLDER_CODE
+        if not self._is_made_of_valid(partition):
+            yield Obstacle.STALE
+        if behind:
+            yield Obstacle.OLDER_SIBLING
+        if result.state is PartitionState.LOST:
+            # A probe of its sizes would not find the damage, which a comparison of the bytes has found.
+            yield Obstacle.DAMAGED if result.fault == Fault.DAMAGED.value else Obstacle.LOST
+        if result.state is PartitionState.RELEASED:
+            yield Obstacle.RELEASED
+
+    def loss(self, partition: PartitionId, obstacle: Obstacle) -> Loss:
+        """Return the loss of `partition`, whose current result, if there is one, has this obstacle."""
+        result, run = self.results.get(partition), partition.run_id(self.run)
+        attempt = "" if result is None else result.attempt
+        names = (run, partition.stage, partition.subtask, partition.layout, attempt)
+        return Loss(*names, obstacle.fault, obstacle.value)
 
     def with_siblings_behind(self, partitions: tuple[PartitionId, ...]) -> tuple[PartitionId, ...]:
         """Return partitions, and those that have to be recomputed before these are valid, since their code is older."""
@@ -387,8 +428,7 @@ class RunState:
 
     def is_good(self, partition: PartitionId) -> bool:
         """Report whether `partition` is valid and not known to be missing."""
-        result = self.results.get(partition)
-        return result is not None and result.state is PartitionState.FINISHED and self.is_valid(partition)
+        return not any(self.obstacles(partition))
 
     def is_done(self, partition: PartitionId) -> bool:
         """Report whether `partition` is valid, and finished or released, so that nothing has to compute it."""

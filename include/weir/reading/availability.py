@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services
 from weir.errors import Fault, Loss, Message, Misconfigured, ResultUnavailable
 from weir.execution.partition_state import PartitionState
-from weir.execution.run_state import RunState
+from weir.execution.run_state import Obstacle, RunState
 from weir.formats.manifest import Manifest
 from weir.integrity.verify import reference
 from weir.ledger.database.tables import PublicationRow, ResultRow, RunRow
@@ -177,15 +177,12 @@ def results_of_attempt(session: Session, rows: Sequence[ResultRow]) -> Chosen:
 
 
 def _problem(session: Session, state: RunState, partition: PartitionId) -> Loss | None:
-    result, run = state.results.get(partition), partition.run_id(state.run)
-    if result is None:
-        names = (run, partition.stage, partition.subtask, partition.layout, "")
-        return Loss(*names, Fault.NEVER_COMMITTED, "it has not been made so far")
-    row = session.get_one(ResultRow, result.result)
-    if not state.is_valid(partition) and result.state is not PartitionState.QUARANTINED:
-        names = (run, partition.stage, partition.subtask, partition.layout, result.attempt)
-        return Loss(*names, Fault.STALE, "what it was made from has changed since")
-    return None if result.state is PartitionState.FINISHED else _loss(row, result.state)
+    obstacle, result = next(state.obstacles(partition), None), state.results.get(partition)
+    if obstacle is None:
+        return None
+    if result is None or obstacle in (Obstacle.OLDER_CODE, Obstacle.STALE, Obstacle.OLDER_SIBLING):
+        return state.loss(partition, obstacle)
+    return _loss(session.get_one(ResultRow, result.result), result.state)  # which says when and why
 
 
 def _loss(row: ResultRow, state: PartitionState) -> Loss:

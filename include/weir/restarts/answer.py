@@ -14,8 +14,8 @@ every strategy and every policy of a user's, and counts failures that the strate
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
@@ -24,7 +24,7 @@ from weir.execution.failure_class import FailureClass, hopeless_cause
 from weir.execution.failure_words import message_of
 from weir.restarts.delays import JITTER, LONG_OUTAGE_BELOW, LONG_OUTAGE_DELAY, PATIENCE, UNDECIDED_DELAY
 from weir.restarts.options import PER_RUN, PER_TASK, whole_number
-from weir.restarts.strategy import RestartStrategy, seeded_jitter
+from weir.restarts.strategy import Decision, RestartStrategy, seeded_jitter
 from weir.secrecy import without_secrets
 
 COUNTED = (FailureClass.APPLICATION, FailureClass.KILLED)
@@ -95,17 +95,9 @@ def decide_again(
         return hopeless(error, failures.attempt)
     if budgets.limit_of(failure) is not None:
         return by_budget(failure, message_of(error), failures, budgets)
-    answer = by_strategy(strategy, failures)
-    suppressed = "" if answer.refusal is None else "recovery is suppressed by "
-    return FailureDecision(
-        action=Action.RETRY if answer.refusal is None else Action.FAIL,
-        reason=f"{suppressed}{answer.reason}: {message_of(error)}",
-        delay_seconds=answer.delay_ms / 1000,
-        attempt=failures.attempt,
-        failure=failure,
-        refusal=answer.refusal,
-        failures=answer.failures,
-    )
+    decision = by_strategy(failure, strategy, failures)
+    suppressed = "" if decision.refusal is None else "recovery is suppressed by "
+    return replace(decision, reason=f"{suppressed}{decision.reason}: {message_of(error)}")
 
 
 def hopeless(error: BaseException, attempt: str = "") -> FailureDecision:
@@ -190,34 +182,35 @@ class Budgets:
 # By the limits of failures and the restart strategy
 
 
-@dataclass(frozen=True, slots=True)
-class RestartDecision:
-    """The decision whether a task runs again (`refusal` is None), with the delay in ms and the reason.
+def by_strategy(failure: FailureClass, strategy: RestartStrategy, failures: Failures) -> FailureDecision:
+    """Decide by the limits, and then by the strategy, which there are failures of the task's own for.
 
-    `delay_ms` is the strategy's, also with a refusal. `failures` counts the failures of the task, with the newest.
+    The reason does not say what has failed.
     """
-
-    delay_ms: int
-    reason: str
-    failures: int
-    refusal: Refusal | None = None
-
-
-def by_strategy(strategy: RestartStrategy, failures: Failures) -> RestartDecision:
-    """Decide by the limits, and then by the strategy; there is at least one failure of the task's own."""
     decisions = list(strategy.decisions(failures.own, seeded_jitter(failures.task)))
     newest, limits, run = decisions[-1], strategy.limits, failures.run
-    count = sum(decision.new_attempt for decision in decisions)
+    count, total = _attempts(decisions), _attempts(strategy.decisions(failures.of_run, seeded_jitter(run)))
+    refusal, reason = None if newest.can_restart else Refusal.STRATEGY, str(strategy)
     if limits.per_task is not None and count > limits.per_task:
         times = "once" if count == 1 else f"{count} times"
+        refusal = Refusal.LIMIT
         reason = f"{PER_TASK} is {limits.per_task}, and the task has failed {times} since a person's last clear"
-        return RestartDecision(newest.backoff_ms, reason, count, Refusal.LIMIT)
-    if limits.per_run is not None:
-        total = sum(decision.new_attempt for decision in strategy.decisions(failures.of_run, seeded_jitter(run)))
-        if total > limits.per_run:
-            reason = f"{PER_RUN} is {limits.per_run}, and run {run} has had {total} since a person's last clear"
-            return RestartDecision(newest.backoff_ms, reason, count, Refusal.LIMIT)
-    return RestartDecision(newest.backoff_ms, str(strategy), count, None if newest.can_restart else Refusal.STRATEGY)
+    elif limits.per_run is not None and total > limits.per_run:
+        refusal = Refusal.LIMIT
+        reason = f"{PER_RUN} is {limits.per_run}, and run {run} has had {total} since a person's last clear"
+    return FailureDecision(
+        action=Action.RETRY if refusal is None else Action.FAIL,
+        reason=reason,
+        delay_seconds=newest.backoff_ms / 1000,
+        attempt=failures.attempt,
+        failure=failure,
+        refusal=refusal,
+        failures=count,
+    )
+
+
+def _attempts(decisions: Iterable[Decision]) -> int:
+    return sum(decision.new_attempt for decision in decisions)
 
 
 # Where nothing is counted

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from weir.dataflow.arguments import answering
-from weir.errors import Internal, Message, Misconfigured
+from weir.errors import Message, Misconfigured
 from weir.restarts.options import PER_RUN, PER_TASK, parse_options
 
 Jitter = Callable[[int, int], int]
@@ -91,13 +91,6 @@ class RestartStrategy(ABC):
     @abstractmethod
     def decisions(self, failures: Sequence[int], jitter: Jitter) -> Iterator[Decision]:
         """Decide about each of the failures (times in ms, ascending)."""
-
-    def decide(self, failures: Sequence[int], jitter: Jitter | None = None) -> Decision:
-        """Decide about the newest of the failures (times in ms, ascending; at least one)."""
-        if not failures:
-            raise Internal(Message("restarts.no_failure_recorded"))
-        *_, newest = self.decisions(failures, jitter or seeded_jitter(""))
-        return newest
 
     @staticmethod
     def default() -> RestartStrategy:

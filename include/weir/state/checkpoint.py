@@ -157,10 +157,11 @@ def _require_same(session: Session, draft: Draft) -> None:
     """Require that the results to be checkpointed are still current, valid and present. Raises Conflict."""
     present = run_state(session, draft.run, draft.run.topology)
     for partition, result in draft.results.items():
-        current = present.results.get(partition)
-        if current is None or current.attempt != result.attempt or not present.is_good(partition):
-            state = "missing" if current is None else f"{current.state.value}, of {current.attempt}"
-            raise Conflict(Message("state.result_changed", partition=partition, state=state))
+        why = next((each.value for each in present.obstacles(partition)), "")
+        if not why and present.results[partition].attempt != result.attempt:
+            why = f"replaced by {present.results[partition].attempt}"
+        if why:
+            raise Conflict(Message("state.result_changed", partition=partition, why=why))
 
 
 def _create(services: Services, checkpoint: Checkpoint) -> None:

@@ -139,7 +139,7 @@ def ask_enrichers(failure: Failure, names: Iterable[str], seconds: float = ENRIC
     called = tuple(dict.fromkeys(names))
     # A thread that hangs does not keep the process, since it is a daemon.
     asking = threading.Thread(
-        target=lambda: answers.append(enriched(failure, {name: _called(name) for name in called})),
+        target=lambda: answers.append(enriched(failure, called, _load)),
         name="weir-enrichers",
         daemon=True,
     )
@@ -150,12 +150,7 @@ def ask_enrichers(failure: Failure, names: Iterable[str], seconds: float = ENRIC
     return Enriched({}, (f"{', '.join(called)}: no answer within {seconds:g} s",))
 
 
-def _called(name: str) -> Enricher:
-    """Return a function that imports the enricher when it is called, so that a failing import is its own failure."""
-
-    def call(failure: Failure) -> Mapping[str, str]:
-        module, _, function = name.partition(":")
-        found: Enricher = getattr(importlib.import_module(module), function)
-        return found(failure)
-
-    return call
+def _load(name: str) -> Enricher:
+    module, _, function = name.partition(":")
+    found: Enricher = getattr(importlib.import_module(module), function)
+    return found

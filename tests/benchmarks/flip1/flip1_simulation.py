@@ -18,7 +18,7 @@ from tests.conformance.flink.job_graph import JobEdge, JobGraph, JobVertex, Part
 from tests.conformance.flink.restart_set import JobPartition, restart_set
 
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
-from weir.restarts.strategy import ExponentialDelay
+from weir.restarts.strategy import ExponentialDelay, seeded_jitter
 
 WORKERS, SLOTS_EACH = 4, 2
 SLOTS = WORKERS * SLOTS_EACH
@@ -202,7 +202,8 @@ class Cluster:
     def _fail(self, region: int, vertex: int) -> None:
         history = self.failed_at.setdefault(vertex, [])
         history.append(int(self.now * 1000))
-        self._restart(region, vertex, self.now + UNLIMITED.decide(history).backoff_ms / 1000)
+        *_, newest = UNLIMITED.decisions(history, seeded_jitter(""))
+        self._restart(region, vertex, self.now + newest.backoff_ms / 1000)
 
     def _restart(self, region: int, vertex: int, restart_at: float) -> None:
         decided = restart_set(

@@ -3,8 +3,9 @@
 import pytest
 
 from weir.errors import Misconfigured
+from weir.execution import labels as rules
 from weir.execution.failure_class import FailureClass
-from weir.execution.labels import LONGEST, MOST_LABELS, Failure, built_in_labels, checked_enrichers, enriched, shown
+from weir.execution.labels import LONGEST, MOST_LABELS, Failure, built_in_labels, checked_enrichers, shown
 
 FAILURE = Failure(
     dataflow="delays",
@@ -16,6 +17,10 @@ FAILURE = Failure(
     message="bad row",
     failure_class="application",
 )
+
+
+def enriched(failure, enrichers):
+    return rules.enriched(failure, enrichers, enrichers.__getitem__)
 
 
 class PythonException(Exception):

@@ -283,7 +283,7 @@ def test_stale_rows_are_not_given(done):
     done.airflow.clear_by_hand(name, "joined", 0)
     done.airflow.step(done.airflow.task(name, "joined", 0))
     said = told("ladder", stage="totals")
-    assert "stale, what it was made from has changed since" in said
+    assert "stale, an input of its producer has changed since" in said
     assert "computes it now: try again when that has ended" in said
     with weir.open("ladder") as delays:
         assert delays.version == 1  # what was published stays what readers see
@@ -313,7 +313,7 @@ def test_what_was_not_made_so_far_is_awaited_or_asked_for(world):
     name = world.airflow.dag_run()
     world.airflow.step(world.airflow.task(name, "raw-clean", 0))
     said = told("ladder", stage="clean")
-    assert "never committed, it has not been made so far" in said
+    assert "never committed, its producer has committed nothing" in said
     assert "run ladder@20130101T000000Z has not published delays" in told("ladder")
 
 

@@ -117,9 +117,9 @@ def test_an_epoch_of_which_one_subtask_was_corrected_is_given_as_a_whole_as_it_w
 
 
 def test_fresh_state_is_refused_while_a_correction_cascades(cascading):
-    with pytest.raises(Unreadable, match="what it was made from has changed since"):
+    with pytest.raises(Unreadable, match="an input of its producer has changed since"):
         weir.open("ladder", state="history", fresh=True)
-    with pytest.raises(Unreadable, match="what it was made from has changed since"):
+    with pytest.raises(Unreadable, match="an input of its producer has changed since"):
         weir.open("ladder", epoch(3), state="history")
 
 

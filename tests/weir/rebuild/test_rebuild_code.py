@@ -4,6 +4,7 @@ import pytest
 from sqlalchemy import select
 from tests.weir.small_dataflow import World, ladder
 
+from weir.execution.run_state import Obstacle
 from weir.formats.paths import archive_path, archives_folder
 from weir.ledger.code import archives_of, generations_of
 from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
@@ -48,7 +49,7 @@ def known(world):
             "attempts": {row.id: (row.code, row.archive, row.generation) for row in attempts},
             "versions": {(row.stage, row.subtask, row.layout): row.versions for row in results},
             "valid": {each: state.is_valid(each) for each in state.results},
-            "behind": {each: state.is_behind(each) for each in state.results},
+            "behind": {each: Obstacle.OLDER_CODE in state.obstacles(each) for each in state.results},
             "current": {
                 (each.region, each.generation) for each in generations_of(session, RUN, regions) if each.is_current
             }

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 from tests.weir.retention.test_release_rules import random_run
 
-from weir.execution.partition_state import PartitionState
+from weir.execution.run_state import Obstacle
 from weir.recovery.inputs import sort_inputs
 from weir.recovery.rules.backtrack import known_loss
 
@@ -22,8 +22,7 @@ def test_each_input_is_probed_awaited_or_lost(seed):
 
 
 def _group(state, partition, region):
-    result = state.results.get(partition)
-    if result is not None and result.state is PartitionState.FINISHED and state.is_valid_alone(partition):
+    if set(state.obstacles(partition)) <= {Obstacle.OLDER_SIBLING}:
         return 0
     if state.awaited_for(partition):
         return 1

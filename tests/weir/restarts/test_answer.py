@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weir.execution.failure_class import FailureClass
 from weir.restarts.answer import Failures, Refusal, by_strategy
 from weir.restarts.strategy import ExponentialDelay, FailureLimits, FailureRate, FixedDelay, NoRestart
 
@@ -11,7 +12,8 @@ STRATEGIES = [NoRestart, lambda **more: FixedDelay(10**6, 0, **more), FailureRat
 
 
 def decide_restart(strategy, task, own, run="run", of_run=()):
-    return by_strategy(strategy, Failures(attempt="a", run=run, task=task, used=0, own=own, of_run=of_run))
+    failures = Failures(attempt="a", run=run, task=task, used=0, own=own, of_run=of_run)
+    return by_strategy(FailureClass.APPLICATION, strategy, failures)
 
 
 @pytest.mark.parametrize("kind", STRATEGIES)
@@ -52,9 +54,9 @@ def test_failures_that_the_strategy_merges_count_as_one():
 def test_without_limits_the_strategy_alone_decides_and_tells_its_delay_also_if_it_refuses():
     assert decide_restart(FixedDelay(1, 9_000), "t", [0]).refusal is None
     refused = decide_restart(FixedDelay(1, 9_000), "t", [0, 1])
-    assert (refused.refusal, refused.delay_ms, refused.reason) == (
+    assert (refused.refusal, refused.delay_seconds, refused.reason) == (
         Refusal.STRATEGY,
-        9_000,
+        9,
         "restart strategy fixed-delay",
     )
 
@@ -62,9 +64,9 @@ def test_without_limits_the_strategy_alone_decides_and_tells_its_delay_also_if_i
 def test_tasks_that_fail_together_come_back_apart_and_each_always_the_same():
     strategy = ExponentialDelay(initial_backoff_ms=1_000, jitter_factor=0.5)
     failures = [0, 10**5]
-    delays = [decide_restart(strategy, f"run task[{index}]", failures).delay_ms for index in range(100)]
+    delays = [decide_restart(strategy, f"run task[{index}]", failures).delay_seconds for index in range(100)]
     assert len(set(delays)) > 50
-    assert delays == [decide_restart(strategy, f"run task[{index}]", failures).delay_ms for index in range(100)]
+    assert delays == [decide_restart(strategy, f"run task[{index}]", failures).delay_seconds for index in range(100)]
 
 
 @given(st.lists(st.integers(0, 10**7), min_size=1, max_size=30), st.integers(0, 10))

@@ -12,20 +12,20 @@ that the dataflow began with.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from weir.errors import Fault, Loss
 from weir.execution.partition_state import PartitionState
-from weir.execution.run_state import CLOSE, CurrentResult, RunState
+from weir.execution.run_state import CLOSE, CurrentResult, Obstacle, RunState
 from weir.topology.ids import is_synthetic
 from weir.topology.regions import PartitionId, RegionId
 
 _SOMEBODY = RegionId("", 0)
 """A reader that needs the bytes."""
 
-
-_OTHER_CODE = "another subtask of its stage has committed with newer code, and differently"
+_NO_LOSS = (Obstacle.OLDER_SIBLING, Obstacle.LOST)
+"""Older code of a sibling is the sibling's loss, and files that were missing are looked for again."""
 
 
 class Occasion(Enum):
@@ -68,25 +68,12 @@ class Backtracked:
 def known_loss(state: RunState, partition: PartitionId, reader: RegionId | None = _SOMEBODY) -> Loss | None:
     """Return the loss of `partition` by the ledger alone: never committed, stale, damaged, or released.
 
-    That subtasks of its stage are of older code is their loss, not that of `partition`.
-
     An intermediate result that was released is no loss to the closing task, nor to the run as a whole (None).
     """
-    result = state.results.get(partition)
-    if result is None:
-        return Loss(*_names(state, partition), "", Fault.NEVER_COMMITTED, "its producer has committed nothing")
-    if result.state is PartitionState.QUARANTINED:
-        return Loss(
-            *_names(state, partition), result.attempt, Fault.STALE, "it is quarantined: its content is in doubt"
-        )
-    if not state.is_valid_alone(partition):
-        why = _OTHER_CODE if state.is_behind(partition) else "an input of its producer has changed since"
-        return Loss(*_names(state, partition), result.attempt, Fault.STALE, why)
-    if result.state is PartitionState.LOST and result.fault == Fault.DAMAGED.value:
-        # A probe of its sizes would not find the damage, which a comparison of the bytes has found.
-        return Loss(*_names(state, partition), result.attempt, Fault.DAMAGED, "its bytes were found damaged")
-    if result.state is PartitionState.RELEASED and not _has_served(state, partition, reader):
-        return Loss(*_names(state, partition), result.attempt, Fault.MISSING, "it was released")
+    for obstacle in state.obstacles(partition):
+        is_left_out = obstacle in _NO_LOSS or (obstacle is Obstacle.RELEASED and _has_served(state, partition, reader))
+        if not is_left_out:
+            return state.loss(partition, obstacle)
     return None
 
 
@@ -105,10 +92,6 @@ def is_expired(state: RunState, partition: PartitionId) -> bool:
 def _has_served(state: RunState, partition: PartitionId, reader: RegionId | None) -> bool:
     """Report whether a reader needs only a result that was valid, not its bytes."""
     return reader in (None, CLOSE) and partition.stage not in state.topology_of(partition.run).sinks
-
-
-def _names(state: RunState, partition: PartitionId) -> tuple[str, str, int, str]:
-    return partition.run_id(state.run), partition.stage, partition.subtask, partition.layout
 
 
 def backtrack(
@@ -200,7 +183,7 @@ class _Walk:
         result = self._state.results.get(partition)
         if result is None or result.state is not PartitionState.LOST or not self._state.is_coming(producer):
             return None
-        return Loss(*_names(self._state, partition), result.attempt, Fault.MISSING, "it is lost, and awaited")
+        return replace(self._state.loss(partition, Obstacle.LOST), detail="it is lost, and awaited")
 
     def _is_named(self, result: CurrentResult) -> bool:
         """Report whether only a person can have named it as lost: the store is not probed for a released result."""

@@ -109,7 +109,7 @@ def test_a_stale_answer_says_so_and_of_which_epoch_it_is_unless_a_fresh_one_is_a
     told = typed("scan", "ladder", "history")
     assert told.startswith(f"history at the end of ladder@{LAST}, checkpoint 3 (stale: true, newer state is being")
     for verb in (["get", "ladder", "history", "N1"], ["scan", "ladder", "history"]):
-        with pytest.raises(Unreadable, match="what it was made from has changed since"):
+        with pytest.raises(Unreadable, match="an input of its producer has changed since"):
             typed(*verb, "--fresh")
     world.ledger.close()
 
