@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -19,46 +18,20 @@ TYPE = "restart-strategy.type"
 OLD_TYPE = "restart-strategy"
 PER_TASK = "maximum-per-task-failures"
 PER_RUN = "maximum-total-task-failures"
-_SPELLINGS = {
-    "none": "none",
-    "off": "none",
-    "disable": "none",
-    "fixed-delay": "fixed-delay",
-    "fixeddelay": "fixed-delay",
-    "failure-rate": "failure-rate",
-    "failurerate": "failure-rate",
-    "exponential-delay": "exponential-delay",
-    "exponentialdelay": "exponential-delay",
-}
-
 _UNITS_MS = {
-    "ns": 1e-6,
-    "us": 1e-3,
-    "ms": 1,
-    "s": 1_000,
-    "sec": 1_000,
-    "second": 1_000,
-    "m": 60_000,
-    "min": 60_000,
-    "minute": 60_000,
-    "h": 3_600_000,
-    "hour": 3_600_000,
-    "d": 86_400_000,
-    "day": 86_400_000,
+    unit: factor
+    for units, factor in (
+        *(("ns", 1e-6), ("us", 1e-3), ("ms", 1), ("s sec second", 1_000)),
+        *(("m min minute", 60_000), ("h hour", 3_600_000), ("d day", 86_400_000)),
+    )
+    for unit in units.split()
 }
 
-
-@dataclass(frozen=True, slots=True)
-class RestartOptions:
-    """Parsed options: the strategy's name (None: no type is given), its fields (times in ms), and the limits."""
-
-    kind: str | None
-    settings: Mapping[str, Any]
-    per_task: int | None
-    per_run: int | None
+Parsed = tuple[str | None, dict[str, Any], dict[str, int]]
+"""The strategy's name (None: no type is given), its fields (times in ms), and the limits under their names."""
 
 
-def parse_options(options: Mapping[str, Any]) -> RestartOptions:
+def parse_options(options: Mapping[str, Any]) -> Parsed:
     """Parse options under Flink's keys, or under the same keys with underscores, as environment variables have them.
 
     If both spellings are given, that with underscores wins, since it may come from the environment. Options that are
@@ -75,7 +48,7 @@ def parse_options(options: Mapping[str, Any]) -> RestartOptions:
         if prefix + key in given
     }
     limits = {name: whole_number(name, given[PREFIX + name]) for name in (PER_TASK, PER_RUN) if PREFIX + name in given}
-    return RestartOptions(kind, settings, limits.get(PER_TASK), limits.get(PER_RUN))
+    return kind, settings, limits
 
 
 def _kind(given: Mapping[str, Any]) -> str | None:
@@ -163,4 +136,8 @@ _OPTIONS: dict[str, dict[str, tuple[str, Callable[[str, Any], Any]]]] = {
         "jitter-factor": ("jitter_factor", _number),
         "attempts-before-reset-backoff": ("attempts_before_reset", whole_number),
     },
+}
+
+_SPELLINGS = {"none": "none", "off": "none", "disable": "none"} | {
+    spelling: kind for kind in _OPTIONS for spelling in (kind, kind.replace("-", ""))
 }

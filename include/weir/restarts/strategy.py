@@ -235,15 +235,15 @@ class RestartChoice:
     @staticmethod
     def from_options(options: Mapping[str, Any]) -> RestartChoice:
         """Read options under Flink's keys, as `RestartStrategy.from_options`. Raises Misconfigured."""
-        found = parse_options(options)
-        limits = FailureLimits(found.per_task, found.per_run)
-        if found.kind is None and not found.settings:
+        kind, settings, limited = parse_options(options)
+        limits = FailureLimits(limited.get(PER_TASK), limited.get(PER_RUN))
+        if kind is None and not settings:
             return RestartChoice(limits=limits)
         by_name: dict[str, Callable[..., RestartStrategy]] = {
             strategy.name: strategy for strategy in (NoRestart, FixedDelay, FailureRate, ExponentialDelay)
         }
-        strategy = by_name[found.kind or ExponentialDelay.name](**found.settings)
-        is_bounded = found.kind is not None or "attempts_before_reset" in found.settings
+        strategy = by_name[kind or ExponentialDelay.name](**settings)
+        is_bounded = kind is not None or "attempts_before_reset" in settings
         return RestartChoice(strategy, limits, NO_LIMITS if is_bounded else FailureLimits(per_task=DEFAULT_FAILURES))
 
     def resolved(self, *others: RestartChoice) -> RestartStrategy:
