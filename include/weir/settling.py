@@ -62,7 +62,7 @@ class Settling:
     def catch_up(self, dataflow: str) -> str:
         """Have a ledger that has lost commits catch up with the store. Raises Misconfigured or Retryable."""
         done = catch_up(self._services, dataflow)
-        return "Another process had the ledger catch up meanwhile" if done is None else str(done)
+        return "Another process had the ledger catch up meanwhile" if done is None else done
 
     def deliver_clears(self, dataflow: str | None, settled: Settled) -> None:
         """Deliver pending clears to Airflow. Raises Retryable or Misconfigured; those that it has not taken remain."""

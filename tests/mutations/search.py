@@ -44,6 +44,7 @@ WEIGHTS_OF = {
     "include/weir/ledger/restores.py": STATEFUL,
     "include/weir/ledger/sources.py": {"listed": 0.9, "usual": 0.1},
     "include/weir/rebuild/": {"listed": 0.8, "usual": 0.2},
+    "include/weir/coordination/import": {"listed": 0.8, "usual": 0.2},
     "include/weir/quality/": {"gated": 0.8, "usual": 0.2},
 }
 """The same for the modules of one kind of scene."""

@@ -32,7 +32,7 @@ from weir.execution.airflow_words import FINAL
 from weir.execution.run_state import UNNUMBERED, AttemptState, CurrentResult, RunState, coming_result
 from weir.formats.checks import gate_results
 from weir.formats.codec import to_json
-from weir.formats.manifest import Manifest, digest_schema, digest_version, inputs_fingerprint, is_chain
+from weir.formats.manifest import Manifest, Stored, digest_schema, digest_version, inputs_fingerprint, is_chain
 from weir.formats.region_job import OutputReport, RegionReport
 from weir.ledger.attempts import attempts_of, end
 from weir.ledger.leases import drop_leases
@@ -263,16 +263,8 @@ def _of(result: CurrentResult) -> Iterator[tuple[PartitionId, Digest]]:
 def _write(services: Services, output: OutputReport, manifest: Manifest) -> NewResult:
     data = to_json(manifest)
     services.store.create(f"{output.folder}/manifest.json", data)
-    return NewResult(
-        partition=PartitionId(manifest.stage, manifest.subtask, manifest.layout),
-        folder=output.folder,
-        manifest_sha256=hashlib.sha256(data).hexdigest(),
-        digest=Digest(str(manifest.digest)),
-        rows=manifest.rows,
-        bytes=manifest.bytes,
-        made_from=inputs_fingerprint(manifest),
-        versions=manifest.versions,
-    )
+    stored = Stored(output.folder, hashlib.sha256(data).hexdigest(), manifest)
+    return NewResult.of(stored, inputs_fingerprint(manifest))
 
 
 def _require_all_outputs(begun: Begun, results: Sequence[NewResult]) -> None:

@@ -13,6 +13,7 @@ the earlier DagRun out of use and numbers its attempts below 1.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from sqlalchemy import select
@@ -23,7 +24,7 @@ from weir.attempts.failure import failures_of, give_up
 from weir.coordination.airflow import Clearer, ClearItem
 from weir.coordination.evidence import look_for_attempts
 from weir.coordination.registered import Registered
-from weir.coordination.run_records import owe_record, stored_record, write_record
+from weir.coordination.run_records import owe_record, write_record
 from weir.coordination.services import Services, region_folder, require_connections
 from weir.coordination.values import (
     Attempt,
@@ -44,6 +45,7 @@ from weir.ledger.clears import expect_again, owe_again
 from weir.ledger.code import forget_generations
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.epochs import require_interval
+from weir.ledger.ledger import lost_commits
 from weir.ledger.outbox import note_acted
 from weir.ledger.reads import forget_reads
 from weir.ledger.restores import require_after_restore
@@ -65,6 +67,7 @@ from weir.recovery.adopt import free_run
 from weir.recovery.applying import restart_others
 from weir.recovery.predecessor import give_up_deleted_predecessors
 from weir.restarts.answer import by_strategy
+from weir.store.catalogue import stored_record
 from weir.topology.regions import RegionId, Topology
 
 ROUNDS = 10
@@ -240,37 +243,20 @@ def register(services: Services, request: BeginRequest) -> Registered | NotBegun
     has_looked = False
     for _ in range(ROUNDS):
         try:
-            found = _register_or_pin(services, request, store_id, archives, has_looked=has_looked)
+            with suppress(_RecordDue):
+                found = _register(services, request, store_id, archives, has_looked=has_looked)
+                break
+            _pin(services, request, store_id, archives)
         except ArchiveNeeded as needed:
             needed.fetch()
-            continue
         except _TriesUnknown as unknown:
             look_for_attempts(services, unknown.run.id, unknown.region, unknown.run.topology.outputs(unknown.region))
             has_looked = True
-            continue
-        if archives is not None and isinstance(found, Registered):
-            return _with_present_archive(services, archives, found)
-        if found is not None:
-            return found
-    raise Conflict(Message("attempts.moved_too_often", run_id=request.key.run_id, rounds=ROUNDS))
-
-
-def _register_or_pin(
-    services: Services, request: BeginRequest, store_id: str, archives: Archives | None, *, has_looked: bool
-) -> Registered | NotBegun | None:
-    """Register the attempt; None where the run had to be pinned first."""
-    try:
-        return _register(services, request, store_id, archives, has_looked=has_looked)
-    except _RecordDue:
-        pass
-    try:
-        _pin(services, request, store_id, archives)
-    except _RunUnknown:
-        run = run_key(request.dataflow.name, epoch_of(request.interval[0]))
-        raise services.ledger.behind(
-            request.dataflow.name, Message("attempts.run_unknown_to_ledger", run=run)
-        ) from None
-    return None
+    else:
+        raise Conflict(Message("attempts.moved_too_often", run_id=request.key.run_id, rounds=ROUNDS))
+    if archives is None or not isinstance(found, Registered):
+        return found
+    return _with_present_archive(services, archives, found)
 
 
 def _with_present_archive(services: Services, archives: Archives, registered: Registered) -> Registered:
@@ -330,13 +316,13 @@ def _pin(services: Services, request: BeginRequest, store_id: str, archives: Arc
     """
     require_connections(services.connections, request.dataflow)
     dataflow, epoch = request.dataflow.name, epoch_of(request.interval[0])
-    stored = stored_record(services, dataflow, epoch)
+    stored = stored_record(services.store, dataflow, epoch)
     is_known_to_store = stored is not None and stored.pinned is not None
     with services.ledger.transaction(dataflow) as session:
 
         def on_pin(row: RunRow) -> None:
             if is_known_to_store and not row.is_record_due and not _has_attempts(session, row.id):
-                raise _RunUnknown
+                raise lost_commits(dataflow, Message("attempts.run_unknown_to_ledger", run=row.id))
             row.archive = None
             forget_generations(session, row.id)
             owe_record(session, row)
@@ -345,10 +331,6 @@ def _pin(services: Services, request: BeginRequest, store_id: str, archives: Arc
         if archives is not None:
             pin_archive(session, session.get_one(RunRow, run.id), archives)
     write_record(services, run_key(dataflow, epoch))
-
-
-class _RunUnknown(Exception):
-    """The store has the record of a run that was pinned, and the ledger knows no attempt of it."""
 
 
 def _has_attempts(session: Session, run: str) -> bool:

@@ -14,13 +14,13 @@ each partition.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeVar
 
 from sqlalchemy import select
 
 from weir.coordination.airflow import Clearer, ClearItem
-from weir.coordination.run_records import stored_record
 from weir.coordination.services import Services
 from weir.errors import Message, Misconfigured, WeirError
 from weir.execution.run_state import CLOSE, AttemptState
@@ -34,12 +34,11 @@ from weir.formats.paths import (
     checkpoint_path,
     checkpoints_folder,
     epoch_folder,
-    folder_of,
     manifest_path,
-    name_of,
     numbers_folder,
     parse_attempt_path,
     pointer_folder,
+    record_path,
     results_folder,
     sinks_folder,
 )
@@ -55,34 +54,28 @@ from weir.store.walk import files_in, folders_in
 from weir.topology.ids import is_synthetic
 from weir.topology.regions import PartitionId, RegionId
 
+T = TypeVar("T")
+
 
 def require_not_behind(services: Services, dataflow: str) -> None:
     """Compare the ledger with the newest files of a dataflow. Raises LedgerBehind, or Retryable."""
     store = services.store
     epochs = [each for each in folders_in(store, dataflow) if not each.startswith("_")]
     require_known_checkpoints(services, dataflow)
-    newest = max(epochs, default=None)
-    sinks = folders_in(store, sinks_folder(dataflow))
-    published = {sink: max(folders_in(store, f"{sinks_folder(dataflow)}/{sink}"), default=None) for sink in sinks}
-    pointers = {
-        path
-        for sink, epoch in published.items()
-        if epoch is not None
-        for path in _versions(services, pointer_folder(dataflow, sink, epoch))
-    }
-    if newest is not None:
-        _see_record(services, dataflow, newest)
+    if epochs:
+        _see_record(services, dataflow, max(epochs))
     with services.ledger.transaction() as session:
         services.ledger.require_not_behind(session, dataflow)
         known = set(session.scalars(select(RunRow.epoch).where(RunRow.dataflow == dataflow)))
-        newest_runs = {run_key(dataflow, each) for each in published.values() if each is not None}
-        versions = set(session.scalars(select(PublicationRow.pointer).where(PublicationRow.run.in_(newest_runs))))
     for epoch in sorted(set(epochs) - known):
         if _see_record(services, dataflow, epoch) is not None:
             raise services.ledger.behind(
                 dataflow, Message("coordination.run_unknown", epoch_folder=epoch_folder(dataflow, epoch))
             )
-    require_known_versions(services, dataflow, (each for each in pointers - versions if _epoch_of(each) in known))
+    for sink in folders_in(store, sinks_folder(dataflow)):
+        newest = max(folders_in(store, f"{sinks_folder(dataflow)}/{sink}"), default=None)
+        if newest in known:
+            require_known_publications(services, run_key(dataflow, str(newest)), [sink])
 
 
 def require_known_checkpoints(services: Services, dataflow: str) -> None:
@@ -104,11 +97,8 @@ def _require_own_manifests(services: Services, dataflow: str, numbers: set[int])
     with services.ledger.transaction() as session:
         rows = [row for row in unfinished_checkpoints(session, dataflow) if row.number in numbers]
     for row in rows:
-        try:
-            found = from_json(Checkpoint, services.store.read(checkpoint_path(dataflow, row.number)))
-        except (NotFound, Misconfigured):
-            continue
-        if (found.dataflow, found.number) == (dataflow, row.number) and is_other(row, found):
+        found = _read(services, checkpoint_path(dataflow, row.number), partial(from_json, Checkpoint))
+        if found and (found.dataflow, found.number) == (dataflow, row.number) and is_other(row, found):
             services.ledger.saw(dataflow, found.revision)
             raise services.ledger.behind(
                 dataflow,
@@ -154,18 +144,18 @@ def require_closes_known(services: Services, dataflow: str, clearer: Clearer) ->
 def require_known_versions(services: Services, dataflow: str, unknown: Iterable[str]) -> None:
     """Raise LedgerBehind for a published version that the ledger does not know, if its pointer can be read."""
     for path in sorted(unknown):
-        try:
-            pointer = pointer_from_json(services.store.read(path))
-        except (NotFound, ValueError, KeyError, TypeError, Misconfigured):
-            continue
-        services.ledger.saw(dataflow, pointer.revision)
-        raise services.ledger.behind(dataflow, Message("coordination.version_unknown", path=path))
+        pointer = _read(services, path, pointer_from_json)
+        if pointer is not None:
+            services.ledger.saw(dataflow, pointer.revision)
+            raise services.ledger.behind(dataflow, Message("coordination.version_unknown", path=path))
 
 
 def require_known_publications(services: Services, run: str, sinks: Iterable[str]) -> None:
     """Raise LedgerBehind for a published version of a run and one of these sinks that the ledger does not know."""
     dataflow, epoch = dataflow_of(run), epoch_of_run(run)
-    found = {path for sink in sinks for path in _versions(services, pointer_folder(dataflow, sink, epoch))}
+    folders = (pointer_folder(dataflow, sink, epoch) for sink in sinks)
+    names = ((each, name) for each in folders for name in files_in(services.store, each))
+    found = {f"{folder}/{name}" for folder, name in names if re.fullmatch(r"\d+\.json", name)}
     with services.ledger.transaction() as session:
         known = set(session.scalars(select(PublicationRow.pointer).where(PublicationRow.run == run)))
     require_known_versions(services, dataflow, found - known)
@@ -194,7 +184,10 @@ def require_known_results(services: Services, run: str, folders: Iterable[str], 
         is_settled = attempt in known and not (running and known[attempt] == AttemptState.RUNNING.value)
         if is_settled or attempt in given_up:
             continue
-        manifest = _manifest(services, folder)
+        path = manifest_path(folder)
+        manifest = (
+            _read(services, path, partial(from_json, Manifest)) if str(parse_attempt_path(path)) == folder else None
+        )
         if manifest is not None and _is_of(manifest, pinned):
             services.ledger.saw(manifest.dataflow, manifest.revision)
             raise services.ledger.behind(
@@ -225,38 +218,24 @@ def look_for_attempts(services: Services, run: str, region: RegionId, partitions
     look_for_results(services, run, partitions, running=False)
     records = attempt_records_folder(dataflow, epoch_of_run(run), region.name, region.subtask)
     for attempt in folders_in(services.store, records):
-        try:
-            job: Any = region_job_from_json(services.store.read(f"{records}/{attempt}/{JOB_NAME}"))
-        except (NotFound, Misconfigured):
-            continue
+        job: Any = _read(services, f"{records}/{attempt}/{JOB_NAME}", region_job_from_json)
         services.ledger.saw(dataflow, getattr(job, "revision", 0))
 
 
 def _see_record(services: Services, dataflow: str, epoch: str) -> RunRecord | None:
     """Return the record of a run if there is one that can be read, and tell the ledger its revision."""
-    try:
-        record = stored_record(services, dataflow, epoch)
-    except Misconfigured:
-        return None
+    record = _read(services, record_path(dataflow, epoch), partial(from_json, RunRecord))
     if record is not None:
         services.ledger.saw(dataflow, record.revision)
     return record
 
 
-def _versions(services: Services, folder: str) -> list[str]:
-    return [f"{folder}/{name}" for name in files_in(services.store, folder) if re.fullmatch(r"\d+\.json", name)]
-
-
-def _epoch_of(pointer: str) -> str:
-    return name_of(folder_of(pointer))
-
-
-def _manifest(services: Services, folder: str) -> Manifest | None:
+def _read(services: Services, path: str, decode: Callable[[bytes], T]) -> T | None:
+    """Read a document; None where there is none, or it cannot be read. Raises Retryable."""
     try:
-        found = from_json(Manifest, services.store.read(manifest_path(folder)))
-    except (NotFound, Misconfigured):
+        return decode(services.store.read(path))
+    except (NotFound, ValueError, KeyError, TypeError, Misconfigured):
         return None
-    return found if str(parse_attempt_path(manifest_path(folder))) == folder else None
 
 
 def _is_of(manifest: Manifest, pinned: Mapping[str, Any] | None) -> bool:

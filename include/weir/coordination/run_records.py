@@ -15,12 +15,12 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.errors import Conflict, Message
-from weir.formats.codec import from_json, to_json
+from weir.formats.codec import to_json
 from weir.formats.paths import record_path
 from weir.formats.run_record import RunRecord
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.sources import corrections_of, ranges_of
-from weir.store.errors import NotFound
+from weir.store.catalogue import stored_record
 
 ROUNDS = 10
 """How often the pin of a run may change while its record is being written."""
@@ -62,7 +62,7 @@ def write_records(services: Services, dataflow: str) -> int:
 
 def _write(services: Services, record: RunRecord) -> bool:
     """Write a record; return whether the ledger still says the same."""
-    before = stored_record(services, record.dataflow, record.epoch)
+    before = stored_record(services.store, record.dataflow, record.epoch)
     abandoned = tuple(sorted({*record.abandoned, *(before.abandoned if before else ())}))
     revision = services.ledger.seen(record.dataflow)
     data = to_json(replace(record, abandoned=abandoned, revision=revision))
@@ -95,14 +95,6 @@ def record_of(session: Session, row: RunRow) -> RunRecord:
         ranges=ranges_of(session, row.id),
         corrected=corrections_of(session, row.id),
     )
-
-
-def stored_record(services: Services, dataflow: str, epoch: str) -> RunRecord | None:
-    """Read the record of a run in the store; None where there is none."""
-    try:
-        return from_json(RunRecord, services.store.read(record_path(dataflow, epoch)))
-    except NotFound:
-        return None
 
 
 def _iso(at: datetime) -> str:

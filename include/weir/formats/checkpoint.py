@@ -16,7 +16,7 @@ from typing import Any
 from weir.dataflow.state import State
 from weir.formats.manifest import DataFile, RowRange, StateFile, UpdateDigest
 from weir.topology.ids import AttemptId, Digest, Epoch, RunId
-from weir.topology.partitions import Layout
+from weir.topology.partitions import Layout, PartitionId
 
 
 class SnapshotKind(Enum):
@@ -135,6 +135,16 @@ class Checkpoint:
     def files(self) -> dict[str, StateFile]:
         """The files of keyed state that it names, by path."""
         return {file.path: file for state in self.states for part in state.partitions for file in part.files}
+
+    @property
+    def parts(self) -> dict[PartitionId, StatePartition | ResultInFlight]:
+        """The partitions of keyed state and the results in flight, by the partitions of the run that they are."""
+        parts: dict[PartitionId, StatePartition | ResultInFlight] = {
+            PartitionId(each.state.name, part.subtask, each.layout.id): part
+            for each in self.states
+            for part in each.partitions
+        }
+        return parts | {PartitionId(each.stage, each.subtask, each.layout): each for each in self.results}
 
 
 def fingerprint(checkpoint: Checkpoint) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from weir.formats.checks import CheckOutcome, GateResult
-from weir.topology.ids import AttemptId, Digest, Epoch, RunId
+from weir.topology.ids import AttemptId, Digest, Epoch, RunId, is_task_try
 from weir.topology.regions import PartitionId
 
 OF_STORED_ROWS: Final = 1
@@ -289,6 +289,11 @@ class Manifest:
     def is_quarantined(self) -> bool:
         """Report whether a check has failed, so that the result must never become current."""
         return any(each.outcome is CheckOutcome.FAILED for each in self.quality)
+
+    @property
+    def is_restored(self) -> bool:
+        """Report whether the result was restored from a checkpoint or savepoint, and not computed by a task."""
+        return not is_task_try(self.try_number)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,14 +24,7 @@ from weir.formats.region_job import CheckJob, RegionReport, RestoredToCheck
 from weir.formats.savepoint import SAVEPOINT
 from weir.formats.suite import Severity
 from weir.integrity.verify import reference
-from weir.ledger.checkpoints import (
-    CheckpointStatus,
-    checkpoints_of,
-    complete,
-    enter_checkpoint,
-    is_retained,
-    savepoint_url,
-)
+from weir.ledger.checkpoints import complete, enter_checkpoint, is_retained, restorable, savepoint_url
 from weir.ledger.database.tables import CheckpointRow, DataflowRow, ResultRow
 from weir.ledger.names import require_dataflow
 from weir.ledger.runs import ensure_dataflow, runs_of, topology_of
@@ -39,7 +32,6 @@ from weir.quality.check_queries import enter_checks
 from weir.quality.rules import described
 from weir.quality.stored_checks import checking_job, checks_now, recorded_by, to_check
 from weir.snapshots.restore import RestoreRequest, restore
-from weir.snapshots.restored_results import makers_in, partitions_in
 from weir.snapshots.scratch import RestoreTestPlace, restore_test_place
 from weir.snapshots.source import (
     Source,
@@ -155,7 +147,7 @@ def restore_test_source(services: Services, dataflow: str, which: str | None) ->
         return _in_folder(services, which)
     with services.ledger.transaction() as session:
         require_dataflow(session, dataflow)
-        rows = [row for row in checkpoints_of(session, dataflow) if _is_kept(row)]
+        rows = restorable(session, dataflow)
     if which is None:
         wanted = [row for row in rows if not row.is_savepoint][-1:]
     else:
@@ -164,11 +156,6 @@ def restore_test_source(services: Services, dataflow: str, which: str | None) ->
         known = ", ".join(f"{row.number} ({row.kind}, epoch {row.epoch})" for row in rows[-_SHOWN:]) or "none"
         raise Misconfigured(Message("integrity.not_kept", dataflow=dataflow, which=which or "at all", known=known))
     return _known(services, wanted[0])
-
-
-def _is_kept(row: CheckpointRow) -> bool:
-    is_there = row.subsumed_at is None or row.is_savepoint
-    return is_there and row.deleted_at is None and row.status == CheckpointStatus.COMPLETED.value
 
 
 def _known(services: Services, row: CheckpointRow) -> RestoreTestSource:
@@ -289,7 +276,7 @@ def _of_files(row: ResultRow, found: Manifest | Loss, made: Checkpoint) -> Check
 def _not_restorable(made: Checkpoint, problem: str) -> tuple[CheckReport, ...]:
     """Return a failed check of each partition of a snapshot that could not be restored."""
     result = ExpectationResult(RESTORABLE, {}, Severity.FAIL, success=False, error=problem)
-    return tuple(_built_in(made, each, digest, result) for each, digest in sorted(partitions_in(made).items()))
+    return tuple(_built_in(made, each, part.digest, result) for each, part in sorted(made.parts.items()))
 
 
 def _built_in(made: Checkpoint, of: PartitionId, digest: str, result: ExpectationResult) -> CheckReport:
@@ -302,7 +289,7 @@ def _built_in(made: Checkpoint, of: PartitionId, digest: str, result: Expectatio
         result,
         run=made.run,
         layout=of.layout,
-        attempt=makers_in(made).get(of, ""),
+        attempt=_maker(made, of),
     )
 
 
@@ -316,11 +303,15 @@ def _to_check(
 
 def _of_origin(report: RegionReport, made: Checkpoint) -> list[CheckReport]:
     """Return the checks as those of the results in the checkpoint: the ledger does not know the restored ones."""
-    makers = makers_in(made)
     return [
-        replace(each, run=made.run, attempt=makers.get(PartitionId(each.stage, each.subtask, each.layout), ""))
+        replace(each, run=made.run, attempt=_maker(made, PartitionId(each.stage, each.subtask, each.layout)))
         for each in report.checks
     ]
+
+
+def _maker(made: Checkpoint, partition: PartitionId) -> str:
+    part = made.parts.get(partition)
+    return "" if part is None else part.attempt
 
 
 def _recorded(services: Services, source: Source, report: RestoreTestReport) -> RestoreTestReport:

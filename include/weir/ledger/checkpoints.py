@@ -178,12 +178,7 @@ def enter_checkpoint(
 
 def results_named(session: Session, checkpoint: Checkpoint) -> list[int]:
     """Return the numbers of the results that a checkpoint names, as far as the ledger has them."""
-    named = {
-        (part.attempt, each.state.name, part.subtask, each.layout.id)
-        for each in checkpoint.states
-        for part in each.partitions
-    }
-    named |= {(each.attempt, each.stage, each.subtask, each.layout) for each in checkpoint.results}
+    named = {(part.attempt, each.stage, each.subtask, each.layout) for each, part in checkpoint.parts.items()}
     columns = (ResultRow.attempt, ResultRow.stage, ResultRow.subtask, ResultRow.layout)
     rows = session.execute(select(ResultRow.id, *columns).where(ResultRow.run == checkpoint.run))
     return sorted(number for number, *of in rows if tuple(of) in named)
@@ -330,15 +325,15 @@ def runs_of_lost_checkpoints(session: Session, dataflow: str, most: int) -> set[
     }
 
 
+def is_restorable(row: CheckpointRow) -> bool:
+    """Report whether a dataflow can resume from it: the files of a savepoint that is subsumed are its own."""
+    is_kept = row.subsumed_at is None or row.is_savepoint
+    return is_kept and row.deleted_at is None and row.status == CheckpointStatus.COMPLETED.value
+
+
 def restorable(session: Session, dataflow: str) -> list[CheckpointRow]:
     """Return the retained checkpoints of a dataflow, and all of its savepoints, by number."""
-    return [
-        row
-        for row in checkpoints_of(session, dataflow)
-        if row.status == CheckpointStatus.COMPLETED.value
-        and row.deleted_at is None
-        and (row.is_savepoint or row.subsumed_at is None)
-    ]
+    return [row for row in checkpoints_of(session, dataflow) if is_restorable(row)]
 
 
 def what_is_kept(session: Session, dataflow: str) -> str:

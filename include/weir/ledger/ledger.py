@@ -122,15 +122,21 @@ class Ledger:
         that writes: all others wait for it. Waits for a server that is starting. Raises Retryable if the ledger does
         not answer: if that was to the commit, the changes may be there, or may still come. A later transaction of
         `dataflow` begins when that is decided; until it has looked, nothing that was written for them may be deleted.
-        Raises LedgerBehind if the ledger has lost commits of `dataflow`, and Retryable for a row that is gone.
+        Raises LedgerBehind if the ledger has lost commits of `dataflow`, which is marked then, also where the work in
+        it says so; and Retryable for a row that is gone.
         """
-        with _database_errors(self._engine.url), self._begun(dataflow) as session:
-            yield session
-            is_whole = session.get_transaction() is session.info.get(_ENTERED)  # it was not rolled back on the way
-            session.commit()
-            if dataflow is not None and is_whole:
-                self.saw(dataflow, session.info.get(_REVISION, 0))
-                self.counted(counts_of(session))
+        try:
+            with _database_errors(self._engine.url), self._begun(dataflow) as session:
+                yield session
+                is_whole = session.get_transaction() is session.info.get(_ENTERED)  # it was not rolled back on the way
+                session.commit()
+                if dataflow is not None and is_whole:
+                    self.saw(dataflow, session.info.get(_REVISION, 0))
+                    self.counted(counts_of(session))
+        except LedgerBehind:
+            if dataflow is not None:
+                self._mark_behind(dataflow)
+            raise
 
     def perform(self, dataflow: str, work: Callable[[Session], T]) -> T:
         """Do `work` in a transaction, and again where its connection breaks.
@@ -177,7 +183,7 @@ class Ledger:
         No transaction of the dataflow begins until the ledger has caught up.
         """
         self._mark_behind(dataflow)
-        return _behind(dataflow, why)
+        return lost_commits(dataflow, why)
 
     @contextmanager
     def catching_up(self) -> Iterator[None]:
@@ -201,7 +207,7 @@ class Ledger:
         why = found.why_behind(seen) if found is not None else f"revision {seen} was committed, and it has none"
         if not why or (found is None and not seen) or self._is_catching_up():
             return
-        raise _behind(dataflow, why)
+        raise lost_commits(dataflow, why)
 
     def _mark_behind(self, dataflow: str) -> None:
         with _database_errors(self._engine.url), self._session() as session:
@@ -223,9 +229,6 @@ class Ledger:
 
         try:
             return patiently(begin, is_coming) if self._is_server else begin()
-        except LedgerBehind:
-            self._mark_behind(str(dataflow))
-            raise
         except DBAPIError as error:
             if not (self._reads_timeline and is_refused_timeline(error)):
                 raise
@@ -252,7 +255,8 @@ class Ledger:
         self._engine.dispose()
 
 
-def _behind(dataflow: str, why: str) -> LedgerBehind:
+def lost_commits(dataflow: str, why: str) -> LedgerBehind:
+    """Return the error that the ledger has lost commits of a dataflow; raised in a transaction of it, it is marked."""
     return LedgerBehind(Message("ledger.behind", dataflow=dataflow, why=why))
 
 

@@ -35,17 +35,10 @@ def restores_of(session: Session, dataflow: str) -> list[RestoreRow]:
     return list(session.scalars(select(RestoreRow).where(RestoreRow.dataflow == dataflow).order_by(RestoreRow.id)))
 
 
-def last_restore(session: Session, dataflow: str, epoch: str) -> RestoreRow | None:
-    """Return the last restore of an epoch, if there was one."""
+def last_restore(session: Session, dataflow: str, epoch: str, lineage: int | None = None) -> RestoreRow | None:
+    """Return the last restore of an epoch, if there was one, or the one that began a lineage."""
     query = select(RestoreRow).where(RestoreRow.dataflow == dataflow, RestoreRow.epoch == epoch)
-    return session.scalar(query.order_by(RestoreRow.id.desc()).limit(1))
-
-
-def restore_of(session: Session, dataflow: str, epoch: str, lineage: int) -> RestoreRow | None:
-    """Return the restore of an epoch that began a lineage."""
-    query = select(RestoreRow).where(
-        RestoreRow.dataflow == dataflow, RestoreRow.epoch == epoch, RestoreRow.lineage == lineage
-    )
+    query = query if lineage is None else query.where(RestoreRow.lineage == lineage)
     return session.scalar(query.order_by(RestoreRow.id.desc()).limit(1))
 
 

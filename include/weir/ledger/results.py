@@ -19,6 +19,7 @@ from weir.errors import Fault, Loss
 from weir.execution.metrics import LOSSES
 from weir.execution.partition_state import PartitionState, StateEntry, require_transition
 from weir.execution.run_state import AttemptState, CurrentResult
+from weir.formats.manifest import Stored
 from weir.ledger.counts import count
 from weir.ledger.database.tables import AttemptRow, ResultEventRow, ResultRow, RunRow, Table
 from weir.topology.ids import AttemptId, Digest, run_ref
@@ -74,6 +75,21 @@ class NewResult:
     made_from: str | None = None
     differs_from: AttemptId | None = None
     versions: tuple[str, ...]
+
+    @classmethod
+    def of(cls, stored: Stored, made_from: str | None = None) -> NewResult:
+        """Return what the ledger records of a result in the store."""
+        manifest = stored.manifest
+        return cls(
+            partition=stored.partition,
+            folder=stored.folder,
+            manifest_sha256=stored.manifest_sha256,
+            digest=Digest(str(manifest.digest)),
+            rows=manifest.rows,
+            bytes=manifest.bytes,
+            made_from=made_from,
+            versions=manifest.versions,
+        )
 
 
 def replace_results(session: Session, run: str, attempt: str, results: Iterable[NewResult], now: datetime) -> None:

@@ -187,6 +187,11 @@ def epoch_of(start: datetime) -> Epoch:
     return Epoch(f"{at.year:04d}{at:%m%dT%H%M%SZ}")
 
 
+def start_of(epoch: str) -> datetime:
+    """Return the start of the interval of an epoch."""
+    return datetime.strptime(epoch, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+
+
 def run_key(dataflow: str, epoch: str) -> RunId:
     """Return the id of the run that owns an epoch."""
     return RunId(f"{dataflow}@{epoch}")

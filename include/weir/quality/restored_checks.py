@@ -21,12 +21,11 @@ from weir.formats.manifest import Manifest
 from weir.formats.region_job import InputToRead, RegionJob, RestoredToCheck
 from weir.ledger.checkpoints import what_is_kept
 from weir.ledger.database.tables import RestoreRow
-from weir.ledger.restores import last_restore, restore_of
+from weir.ledger.restores import last_restore
 from weir.ledger.runs import dataflow_of, epoch_of_run
 from weir.quality.check_queries import was_checked
 from weir.quality.rules import described
 from weir.quality.stored_checks import recorded_by, recorded_in, to_check
-from weir.snapshots.restored_results import is_restored
 from weir.snapshots.source import Folder, read_checkpoint, read_savepoint
 from weir.state.file_rules import overlap
 from weir.topology.regions import PartitionId, Topology
@@ -44,7 +43,7 @@ def with_restored_checks(
     checks_of: ChecksOf,
 ) -> RegionJob:
     """Return a job that checks restored inputs before it computes. Raises Retryable."""
-    restored = {part: manifest for part, manifest in manifests.items() if is_restored(manifest)}
+    restored = {part: manifest for part, manifest in manifests.items() if manifest.is_restored}
     if not restored:
         return job
     with services.ledger.transaction() as session:
@@ -91,7 +90,7 @@ def _to_check(
 
 
 def _source(session: Session, manifest: Manifest) -> RestoreRow | None:
-    return restore_of(session, manifest.dataflow, manifest.epoch, manifest.lineage)
+    return last_restore(session, manifest.dataflow, manifest.epoch, manifest.lineage)
 
 
 def _checkpoint(services: Services, source: RestoreRow | None) -> Checkpoint | None:

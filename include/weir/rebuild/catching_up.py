@@ -10,10 +10,9 @@ ends in the transaction that enters all.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sqlalchemy.orm import Session
 
+from weir.coordination.importing import stop_running
 from weir.coordination.services import Services
 from weir.execution.run_state import CLOSE
 from weir.ledger.clears import add_pending_clear
@@ -22,36 +21,14 @@ from weir.ledger.housekeeping import CAUGHT_UP, note_done
 from weir.ledger.runs import ensure_dataflow, run_by_id, runs_of, topology_of
 from weir.ledger.snapshot import newest_try, run_state
 from weir.rebuild.checkpoints import enter_pins_of_all
-from weir.rebuild.ledger import stop_running
 from weir.rebuild.rebuild import Rebuilt, RebuiltRun, enter_stored, in_store, present_store
 from weir.recovery.rules.staleness import clears_later_epochs
 
 _REASON = "weir: the ledger had lost commits of this run and has caught up with the store: the run is closed again"
 
 
-@dataclass(frozen=True, slots=True)
-class CaughtUp:
-    """What a ledger has caught up with: the new lineage, the runs that changed, and those that are closed again."""
-
-    dataflow: str
-    lineage: int
-    changed: tuple[str, ...]
-    to_close: tuple[str, ...]
-    notes: tuple[str, ...]
-
-    def __str__(self) -> str:
-        """Describe it in a line."""
-        changed = f"results or versions of {', '.join(self.changed)}" if self.changed else "no results"
-        closed = f"; {', '.join(self.to_close)} are closed again" if self.to_close else ""
-        notes = "".join(f"; {each}" for each in self.notes)
-        return (
-            f"The ledger had lost commits of dataflow {self.dataflow}, and has caught up with the store (lineage "
-            f"{self.lineage}): it had not known {changed}{closed}. What was running begins again{notes}"
-        )
-
-
-def catch_up(services: Services, dataflow: str) -> CaughtUp | None:
-    """Have the ledger catch up with the store; None if another process has done so meanwhile.
+def catch_up(services: Services, dataflow: str) -> str | None:
+    """Have the ledger catch up with the store, and say what it had not known; None if another process has done so.
 
     Raises Misconfigured where there is no store, and Retryable.
     """
@@ -70,14 +47,20 @@ def catch_up(services: Services, dataflow: str) -> CaughtUp | None:
             owing = (
                 each for each in built.runs if _owes_close(session, services, each, was_closed=each.run in were_closed)
             )
-            to_close = [each.run for each in owing]
+            to_close = ", ".join(each.run for each in owing)
             note_done(session, CAUGHT_UP, dataflow, services.now())
     return _described(built, to_close)
 
 
-def _described(built: Rebuilt, to_close: list[str]) -> CaughtUp:
-    changed = tuple(each.run for each in built.runs if each.is_changed)
-    return CaughtUp(built.dataflow, built.lineage, changed, tuple(to_close), built.notes)
+def _described(built: Rebuilt, to_close: str) -> str:
+    changed = ", ".join(each.run for each in built.runs if each.is_changed)
+    found = f"results or versions of {changed}" if changed else "no results"
+    closed = f"; {to_close} are closed again" if to_close else ""
+    notes = "".join(f"; {each}" for each in built.notes)
+    return (
+        f"The ledger had lost commits of dataflow {built.dataflow}, and has caught up with the store (lineage "
+        f"{built.lineage}): it had not known {found}{closed}. What was running begins again{notes}"
+    )
 
 
 def _owes_close(session: Session, services: Services, built: RebuiltRun, *, was_closed: bool) -> bool:

@@ -12,14 +12,16 @@ with: pins of forks are entered before any dataflow is rebuilt.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from weir.coordination.importing import enter_pins
 from weir.coordination.services import Services
 from weir.errors import Misconfigured
 from weir.formats.checkpoint import Checkpoint, SnapshotKind, fingerprint
@@ -46,20 +48,39 @@ from weir.ledger.checkpoints import (
 from weir.ledger.database.tables import CheckpointRow, ResultRow, RunRow
 from weir.ledger.restores import origins_of
 from weir.ledger.runs import ensure_dataflow, runs_of, topology_of
-from weir.rebuild.ledger import enter_pins
-from weir.snapshots.restored_results import partitions_in
 from weir.snapshots.savepoint import CLAIM
 from weir.snapshots.source import Folder, Source, read_savepoint
 from weir.store.catalogue import restored, stored_dataflows
 from weir.store.errors import NotFound
+from weir.store.store import Store
 from weir.store.walk import files_in, folders_in
 from weir.topology.regions import PartitionId
 
-Found = dict[int, Checkpoint | str]
-"""The checkpoints found, by number, or why one cannot be read."""
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """The folder of a savepoint that cannot be read, or is not finished; `attempt` writes it, empty if none does."""
+
+    url: str
+    why: str
+    attempt: str
 
 
-# Pins of forks
+@dataclass(frozen=True, slots=True)
+class StoredSnapshots:
+    """The checkpoints of a dataflow in its store by number, or why one cannot be read, and the savepoints there.
+
+    `numbers` are those of savepoints, with their folders wherever these are, and of checkpoints that were deleted.
+    """
+
+    checkpoints: Mapping[int, Checkpoint | str]
+    savepoints: tuple[Source | Unread, ...]
+    numbers: Mapping[int, str]
+
+    @property
+    def readable(self) -> list[Checkpoint]:
+        """The checkpoints that can be read, by number."""
+        return [each for each in self.checkpoints.values() if not isinstance(each, str)]
 
 
 def enter_pins_of_all(services: Services, store_id: str) -> dict[str, set[str]]:
@@ -73,37 +94,37 @@ def enter_pins_of_all(services: Services, store_id: str) -> dict[str, set[str]]:
         for each in restored(services.store, dataflow):
             if each.released is None:
                 found.setdefault(each.manifest.epoch, []).append(each.manifest)
-        of_others = {epoch: manifests for epoch, manifests in found.items() if origins_of(dataflow, manifests)}
-        for origin in _enter_pins(services, store_id, dataflow, of_others):
+        of_others = [pair for pair in found.items() if origins_of(dataflow, pair[1])]
+        if not of_others:
+            continue
+        with services.ledger.transaction(dataflow) as session:
+            ensure_dataflow(session, dataflow, store_id)
+            entered = [enter_pins(session, dataflow, *pair, services.now()) for pair in of_others]
+        for origin in chain.from_iterable(entered):
             forks.setdefault(origin, set()).add(dataflow)
     return forks
 
 
-def _enter_pins(services: Services, store_id: str, dataflow: str, found: dict[str, list[Manifest]]) -> Iterable[str]:
-    entered: set[str] = set()
-    if not found:
-        return entered
-    with services.ledger.transaction(dataflow) as session:
-        ensure_dataflow(session, dataflow, store_id)
-        for epoch, manifests in found.items():
-            entered |= set(enter_pins(session, dataflow, epoch, manifests, services.now()))
-    return entered
+# Reading
 
 
-# Checkpoints
+def stored_snapshots(services: Services, dataflow: str) -> StoredSnapshots:
+    """Read the checkpoints and savepoints of a dataflow in the store. Raises Retryable."""
+    store, savepoints, numbers = services.store, savepoints_folder(dataflow), numbers_folder(dataflow)
+    names = map(checkpoint_number, files_in(store, checkpoints_folder(dataflow)))
+    folders = (f"{savepoints}/{name}" for name in folders_in(store, savepoints) if name != NUMBERS)
+    taken = (name for name in files_in(store, numbers) if name.isdecimal())
+    return StoredSnapshots(
+        {number: _read(store, dataflow, number) for number in sorted(each for each in names if each is not None)},
+        tuple(_read_savepoint(Folder(store, each)) for each in folders),
+        {int(name): store.read(f"{numbers}/{name}").decode() for name in taken},
+    )
 
 
-def stored_checkpoints(services: Services, dataflow: str) -> Found:
-    """Read the checkpoints of a dataflow in the store. Raises Retryable."""
-    names = files_in(services.store, checkpoints_folder(dataflow))
-    numbers = sorted(number for number in map(checkpoint_number, names) if number is not None)
-    return {number: _read(services, dataflow, number) for number in numbers}
-
-
-def _read(services: Services, dataflow: str, number: int) -> Checkpoint | str:
+def _read(store: Store, dataflow: str, number: int) -> Checkpoint | str:
     path = checkpoint_path(dataflow, number)
     try:
-        found = from_json(Checkpoint, services.store.read(path))
+        found = from_json(Checkpoint, store.read(path))
     except (NotFound, Misconfigured) as error:
         return f"{path} cannot be read, so checkpoint {number} is left out: {error}"
     if (found.dataflow, found.number) != (dataflow, number):
@@ -111,28 +132,35 @@ def _read(services: Services, dataflow: str, number: int) -> Checkpoint | str:
     return found
 
 
-def restore_checkpoints(session: Session, dataflow: str, found: Found, now: datetime) -> tuple[str, ...]:
-    """Enter the checkpoints in the store after the runs; return notes. Rows of savepoints are not changed.
+def _read_savepoint(folder: Folder) -> Source | Unread:
+    try:
+        return read_savepoint(folder)
+    except Misconfigured as error:
+        why, claim = f"savepoint {folder.url} is left out: {error}", b""
+    with suppress(NotFound):
+        claim = folder.store.read(folder.at(CLAIM))
+    return Unread(folder.url, why, claim.decode())
 
-    A pending checkpoint is given up unless its run was closed: the closing task completes another one.
+
+# Entering
+
+
+def enter_snapshots(session: Session, dataflow: str, found: StoredSnapshots, now: datetime) -> tuple[str, ...]:
+    """Enter the checkpoints and savepoints in the store after the runs; return notes.
+
+    Of a number that neither has, only is known that it is taken. A savepoint that an attempt writes in the store is
+    pending, and goes when it is old.
     """
-    _close_runs(session, dataflow, [each for each in found.values() if not isinstance(each, str)])
-    notes = [each for each in found.values() if isinstance(each, str)]
-    for number, each in found.items():
-        row = checkpoint_row(session, dataflow, number)
-        if row is not None and row.is_savepoint:  # it was made when the ledger had lost that the number was taken
-            notes.append(f"{checkpoint_path(dataflow, number)} has the number of a savepoint, so it is left out")
-            continue
-        _enter(session, dataflow, number, each, now)
-    for row in checkpoints_of(session, dataflow):
-        if row.kind != SnapshotKind.CHECKPOINT.value or row.number in found:
-            continue
-        if row.status == CheckpointStatus.COMPLETED.value and row.subsumed_at is None and row.deleted_at is None:
-            notes.append(f"checkpoint {row.number} has no manifest in the store: it is given up")
-        if row.status != CheckpointStatus.COMPLETED.value or row.subsumed_at is None:
-            row.status = CheckpointStatus.FAILED.value
-        row.deleted_at = row.deleted_at or now
-    return tuple(notes)
+    _close_runs(session, dataflow, found.readable)
+    checkpoints = [_enter(session, dataflow, number, each, now) for number, each in found.checkpoints.items()]
+    given_up = _give_up_others(session, dataflow, found.checkpoints, now)
+    savepoints = [_enter_savepoint(session, dataflow, each) for each in found.savepoints]
+    writing = {each.url: each.attempt for each in found.savepoints if isinstance(each, Unread)}
+    for number, url in found.numbers.items():
+        if checkpoint_row(session, dataflow, number) is None:
+            kind = SnapshotKind.SAVEPOINT if url else SnapshotKind.CHECKPOINT
+            enter_taken(session, dataflow, number, now, kind, url, writing.get(url, ""))
+    return tuple(note for note in (*checkpoints, *given_up, *savepoints) if note)
 
 
 def _close_runs(session: Session, dataflow: str, found: list[Checkpoint]) -> None:
@@ -156,29 +184,48 @@ def _is_current(session: Session, checkpoint: Checkpoint) -> bool:
     """Report whether the present results of the run have the digests of the checkpoint, of whichever attempt."""
     query = select(ResultRow).where(ResultRow.run == checkpoint.run, ResultRow.is_current)
     present = {PartitionId(row.stage, row.subtask, row.layout): row.digest for row in session.scalars(query)}
-    return partitions_in(checkpoint).items() <= present.items()
+    return all(present.get(each) == part.digest for each, part in checkpoint.parts.items())
 
 
-def _enter(session: Session, dataflow: str, number: int, found: Checkpoint | str, now: datetime) -> None:
+def _enter(session: Session, dataflow: str, number: int, found: Checkpoint | str, now: datetime) -> str:
+    """Enter a checkpoint; return a note if it is left out. The row of a savepoint is not changed.
+
+    A pending checkpoint is given up unless its run was closed: the closing task completes another one.
+    """
     row = checkpoint_row(session, dataflow, number)
+    if row is not None and row.is_savepoint:  # it was made when the ledger had lost that the number was taken
+        return f"{checkpoint_path(dataflow, number)} has the number of a savepoint, so it is left out"
     if isinstance(found, str):
         if row is None:
             enter_taken(session, dataflow, number, now)
         elif row.subsumed_at is None:
             row.status = CheckpointStatus.FAILED.value
-        return
+        return found
     if row is not None and is_other(row, found):
-        session.delete(row)  # no manifest of it can be written any more
-        session.flush()
+        _remove(session, row)  # no manifest of it can be written any more
         row = None
     if row is None:
-        row = enter_checkpoint(session, found, fingerprint(found), datetime.fromisoformat(found.triggered_at))
+        row = _new_row(session, found)
     elif row.status == CheckpointStatus.PENDING.value and not _is_closed(session, found.run):
         row.status = CheckpointStatus.FAILED.value
     row.deleted_at, row.results = None, results_named(session, found)
     if row.status != CheckpointStatus.FAILED.value:
-        row.status = CheckpointStatus.COMPLETED.value
-        row.completed_at = row.completed_at or datetime.fromisoformat(found.completed_at)
+        _complete(row, found)
+    return ""
+
+
+def _new_row(session: Session, found: Checkpoint, url: str = "") -> CheckpointRow:
+    return enter_checkpoint(session, found, fingerprint(found), datetime.fromisoformat(found.triggered_at), url)
+
+
+def _complete(row: CheckpointRow, found: Checkpoint) -> None:
+    row.status = CheckpointStatus.COMPLETED.value
+    row.completed_at = row.completed_at or datetime.fromisoformat(found.completed_at)
+
+
+def _remove(session: Session, row: CheckpointRow) -> None:
+    session.delete(row)
+    session.flush()
 
 
 def _is_closed(session: Session, run: str) -> bool:
@@ -186,89 +233,39 @@ def _is_closed(session: Session, run: str) -> bool:
     return row is not None and row.closed_at is not None
 
 
-# Savepoints
-
-
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """The folder of a savepoint that cannot be read, or is not finished; `attempt` writes it, empty if none does."""
-
-    url: str
-    why: str
-    attempt: str
-
-
-StoredSavepoints = tuple[Source | Unread, ...]
-
-
-def stored_savepoints(services: Services, dataflow: str) -> StoredSavepoints:
-    """Read the savepoints of a dataflow in the store itself. Raises Retryable."""
-    folder = savepoints_folder(dataflow)
-    names = [name for name in folders_in(services.store, folder) if name != NUMBERS]
-    return tuple(_read_savepoint(Folder(services.store, f"{folder}/{name}")) for name in names)
-
-
-def _read_savepoint(folder: Folder) -> Source | Unread:
-    try:
-        return read_savepoint(folder)
-    except Misconfigured as error:
-        why, claim = f"savepoint {folder.url} is left out: {error}", b""
-    with suppress(NotFound):
-        claim = folder.store.read(folder.at(CLAIM))
-    return Unread(folder.url, why, claim.decode())
-
-
-def restore_savepoints(session: Session, dataflow: str, found: StoredSavepoints) -> tuple[str, ...]:
-    """Enter savepoints that the ledger does not have, or of which it has only the number; return notes.
-
-    Without a manifest, a checkpoint of the same number was begun when the ledger had lost that the number was taken.
-    """
-    notes = [each.why for each in found if isinstance(each, Unread)]
-    for each in found:
-        if isinstance(each, Unread):
+def _give_up_others(session: Session, dataflow: str, found: Container[int], now: datetime) -> list[str]:
+    """Give up the checkpoints in the ledger whose manifests are gone; return notes on those that were retained."""
+    notes = []
+    for row in checkpoints_of(session, dataflow):
+        if row.kind != SnapshotKind.CHECKPOINT.value or row.number in found:
             continue
-        known = checkpoint_row(session, dataflow, each.checkpoint.number)
-        if known is not None and _was_never_written(known):
-            session.delete(known)
-            session.flush()
-            known = None
-        if known is None and each.checkpoint.dataflow == dataflow:
-            _enter_savepoint(session, each)
-        elif known is None or savepoint_url(known, each.folder.store.url) != each.folder.url:
-            notes.append(f"{each.folder.url} has the number of another: `weir restore` knows it by its folder")
-    return tuple(notes)
+        is_subsumed = row.status == CheckpointStatus.COMPLETED.value and row.subsumed_at is not None
+        if row.status == CheckpointStatus.COMPLETED.value and not is_subsumed and row.deleted_at is None:
+            notes.append(f"checkpoint {row.number} has no manifest in the store: it is given up")
+        if not is_subsumed:
+            row.status = CheckpointStatus.FAILED.value
+        row.deleted_at = row.deleted_at or now
+    return notes
+
+
+def _enter_savepoint(session: Session, dataflow: str, found: Source | Unread) -> str:
+    """Enter a savepoint that the ledger does not have, or of which it has only the number; return a note, if any."""
+    if isinstance(found, Unread):
+        return found.why
+    made = found.checkpoint
+    known = checkpoint_row(session, dataflow, made.number)
+    if known is not None and _was_never_written(known):
+        _remove(session, known)
+        known = None
+    if known is None and made.dataflow == dataflow:
+        _complete(_new_row(session, made, found.folder.url), made)
+    elif known is None or savepoint_url(known, found.folder.store.url) != found.folder.url:
+        return f"{found.folder.url} has the number of another: `weir restore` knows it by its folder"
+    return ""
 
 
 def _was_never_written(row: CheckpointRow) -> bool:
+    """Report whether only the number is known, or whether a ledger that had lost it gave it to a checkpoint."""
     if row.is_savepoint:
         return not row.run
     return row.status == CheckpointStatus.FAILED.value and row.deleted_at is not None
-
-
-def _enter_savepoint(session: Session, source: Source) -> None:
-    made = source.checkpoint
-    at = datetime.fromisoformat(made.triggered_at)
-    row = enter_checkpoint(session, made, fingerprint(made), at, source.folder.url)
-    row.status, row.completed_at = CheckpointStatus.COMPLETED.value, datetime.fromisoformat(made.completed_at)
-
-
-def kept_numbers(services: Services, dataflow: str) -> dict[int, str]:
-    """Read the numbers of savepoints, with their folders, and of checkpoints that were deleted. Raises Retryable."""
-    folder = numbers_folder(dataflow)
-    names = files_in(services.store, folder)
-    numbers = {int(name): name for name in names if name.isdecimal()}
-    return {number: services.store.read(f"{folder}/{name}").decode() for number, name in numbers.items()}
-
-
-def restore_numbers(
-    session: Session, dataflow: str, taken: Mapping[int, str], savepoints: StoredSavepoints, now: datetime
-) -> None:
-    """Enter numbers as taken that the ledger does not have; a savepoint has a folder.
-
-    One that an attempt writes in the store is pending, and goes when it is old.
-    """
-    writing = {each.url: each.attempt for each in savepoints if isinstance(each, Unread)}
-    for number, url in taken.items():
-        if checkpoint_row(session, dataflow, number) is None:
-            kind = SnapshotKind.SAVEPOINT if url else SnapshotKind.CHECKPOINT
-            enter_taken(session, dataflow, number, now, kind, url, writing.get(url, ""))

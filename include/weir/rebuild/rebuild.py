@@ -17,11 +17,39 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from weir.coordination.import_rules import (
+    Candidate,
+    candidates,
+    choose,
+    other_pins,
+    other_splits,
+    splits_read,
+    unfinished_restores,
+)
+from weir.coordination.importing import (
+    REASON,
+    attempts_known,
+    enter_archives,
+    enter_attempts,
+    enter_checks,
+    enter_corrections,
+    enter_pins,
+    enter_publications,
+    enter_quarantine,
+    enter_results,
+    enter_run,
+    give_up,
+    quarantined_attempts,
+    settled_attempts,
+    stop_everything,
+)
 from weir.coordination.run_records import record_of, write_records
 from weir.coordination.services import Services
 from weir.errors import Conflict, Message, Misconfigured
 from weir.execution.run_state import AttemptState, RunState
 from weir.formats.checkpoint import Checkpoint
+from weir.formats.manifest import Manifest
+from weir.formats.pointer import Pointer
 from weir.formats.run_record import RunRecord
 from weir.ledger.clears import add_pending_clears
 from weir.ledger.database.tables import AttemptRow, DataflowRow, PublicationRow, ResultRow, RunRow
@@ -35,47 +63,8 @@ from weir.ledger.runs import (
 )
 from weir.ledger.snapshot import newest_try, run_state
 from weir.ledger.sources import copied_subtasks, fix_slices, is_copied, note_copies, slices_of
-from weir.rebuild.checkpoints import (
-    Found,
-    StoredSavepoints,
-    enter_pins_of_all,
-    kept_numbers,
-    restore_checkpoints,
-    restore_numbers,
-    restore_savepoints,
-    stored_checkpoints,
-    stored_savepoints,
-)
-from weir.rebuild.ledger import (
-    REASON,
-    attempts_known,
-    give_up,
-    quarantined_attempts,
-    raise_lineage,
-    restore_archives,
-    restore_attempts,
-    restore_checks,
-    restore_corrections,
-    restore_pin,
-    restore_publications,
-    restore_quarantine,
-    restore_results,
-    restore_run,
-    settled_attempts,
-    stop_everything,
-)
+from weir.rebuild.checkpoints import StoredSnapshots, enter_pins_of_all, enter_snapshots, stored_snapshots
 from weir.rebuild.notifications import known_events, tell_found
-from weir.rebuild.rules import (
-    Candidate,
-    candidates,
-    choose,
-    other_pins,
-    other_splits,
-    restored_over,
-    splits_read,
-    unfinished_restores,
-    without,
-)
 from weir.store.catalogue import EpochCatalogue, StoredArchive, catalogue, stored_archives, stored_dataflows
 from weir.store.errors import NotFound
 from weir.store.store import MARKER
@@ -98,10 +87,9 @@ class RebuiltRun:
     """
 
     run: str
-    dag_id: str
     run_id: str
-    valid: int
-    missing: tuple[RegionId, ...]
+    valid: int = 0
+    missing: tuple[RegionId, ...] = ()
     published: int
     notes: tuple[str, ...]
     is_changed: bool = False
@@ -113,27 +101,25 @@ class InStore:
     """All that a store holds of a dataflow of which a ledger has rows."""
 
     epochs: tuple[EpochCatalogue, ...]
-    checkpoints: Found
-    savepoints: StoredSavepoints
-    numbers: Mapping[int, str]
+    snapshots: StoredSnapshots
     archives: tuple[StoredArchive | str, ...]
 
     @property
     def revision(self) -> int:
         """The highest revision of the ledger that a writer of these files had seen."""
-        pointers = (each.revision for epoch in self.epochs for each in epoch.pointers)
-        manifests = (each.manifest.revision for epoch in self.epochs for each in epoch.stored)
-        records = (epoch.record.revision for epoch in self.epochs if epoch.record is not None)
-        return max((0, *pointers, *manifests, *records, *(each.revision for each in self._checkpoints())))
+        return max((each.revision for each in self._documents()), default=0)
 
     @property
     def lineage(self) -> int:
         """The highest lineage in these files."""
-        manifests = (each.manifest.lineage for epoch in self.epochs for each in epoch.stored)
-        return max((0, *manifests, *(each.lineage for each in self._checkpoints())))
+        return max((each.lineage for each in self._documents() if isinstance(each, Manifest | Checkpoint)), default=0)
 
-    def _checkpoints(self) -> Iterator[Checkpoint]:
-        return (each for each in self.checkpoints.values() if not isinstance(each, str))
+    def _documents(self) -> Iterator[Checkpoint | Manifest | Pointer | RunRecord]:
+        for epoch in self.epochs:
+            yield from epoch.pointers
+            yield from (each.manifest for each in epoch.stored)
+            yield from () if epoch.record is None else (epoch.record,)
+        yield from self.snapshots.readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +194,7 @@ def in_store(services: Services, dataflow: str) -> InStore:
     """
     found = InStore(
         epochs=catalogue(services.store, dataflow),
-        checkpoints=stored_checkpoints(services, dataflow),
-        savepoints=stored_savepoints(services, dataflow),
-        numbers=kept_numbers(services, dataflow),
+        snapshots=stored_snapshots(services, dataflow),
         archives=stored_archives(services.store, dataflow),
     )
     services.store_id()  # what was not found may be on a disk that is not mounted any more
@@ -222,23 +206,21 @@ def enter_stored(
     session: Session, services: Services, name: str, stored: InStore, *, is_catching_up: bool = False
 ) -> Rebuilt:
     """Enter what the store holds; a ledger that catches up keeps all that it knows. It is not behind afterwards."""
-    raise_lineage(session, name, stored.lineage)
+    dataflow = session.get_one(DataflowRow, name)
+    dataflow.lineage = max(dataflow.lineage, stored.lineage + 1)
     before = known_events(session, name)
     records, notes = _records(session, name, stored.epochs)
     taken: dict[PartitionId, str | None] = {}
-    in_order = sorted(records, key=lambda pair: pair[0].epoch)
     runs = tuple(
-        _run(session, services, record, epoch, taken, is_catching_up=is_catching_up) for record, epoch in in_order
+        _run(session, services, record, epoch, taken, is_catching_up=is_catching_up) for record, epoch in records
     )
     notes += tuple(each for each in stored.archives if isinstance(each, str))
-    restore_archives(session, name, [each for each in stored.archives if not isinstance(each, str)], services.now())
-    notes += restore_checkpoints(session, name, stored.checkpoints, services.now())
-    notes += restore_savepoints(session, name, stored.savepoints)
-    restore_numbers(session, name, stored.numbers, stored.savepoints, services.now())
+    enter_archives(session, name, [each for each in stored.archives if not isinstance(each, str)], services.now())
+    notes += enter_snapshots(session, name, stored.snapshots, services.now())
     tell_found(session, name, before, services.now())
     session.flush()
     services.ledger.end_behind(session, name)
-    return Rebuilt(name, session.get_one(DataflowRow, name).lineage, runs, notes)
+    return Rebuilt(name, dataflow.lineage, runs, notes)
 
 
 def _require_quiet(session: Session, dataflow: str, lineage: int) -> None:
@@ -261,23 +243,18 @@ def _records(
     session: Session, dataflow: str, found: tuple[EpochCatalogue, ...]
 ) -> tuple[list[tuple[RunRecord, EpochCatalogue]], tuple[str, ...]]:
     """Return the records of runs, from the store or else from the ledger, and notes on epochs without a record."""
-    known = {row.epoch: row for row in runs_of(session, dataflow)}
+    known, stored = {row.epoch: row for row in runs_of(session, dataflow)}, {each.epoch: each for each in found}
     pairs, notes = [], []
-    for epoch in found:
-        record = _record(session, known.get(epoch.epoch), epoch.record)
+    for epoch in sorted({*known, *stored}):
+        there = stored.get(epoch, EpochCatalogue(epoch, None, (), (), ()))
+        record = _record(session, known.get(epoch), there.record)
         if record is not None:
-            pairs.append((record, epoch))
+            pairs.append((record, there))
             continue
         notes.append(
-            f"epoch {epoch.epoch} has {len(epoch.stored)} result(s) but no record of its run: they are left alone, and "
+            f"epoch {epoch} has {len(there.stored)} result(s) but no record of its run: they are left alone, and "
             "its DagRun computes anew when it is cleared"
         )
-    stored = {epoch.epoch for epoch in found}
-    pairs += [
-        (record_of(session, row), EpochCatalogue(row.epoch, None, (), (), ()))
-        for row in known.values()
-        if row.epoch not in stored
-    ]
     return pairs, tuple(notes)
 
 
@@ -298,26 +275,19 @@ def _run(
 ) -> RebuiltRun:
     """Enter a run; `taken` are the chosen digests of earlier runs, to which those of this run are added."""
     now = services.now()
-    row, is_pinned_anew = restore_run(session, record)
+    row, is_pinned_anew = enter_run(session, record)
     if is_pinned_anew or record.pinned is None or not is_catching_up:
         supersede_all(session, row.id, REASON, now)
         session.flush()
     if record.pinned is None:
-        restore_publications(session, row, epoch.pointers)
+        enter_publications(session, row, epoch.pointers)
         note = f"it is to be pinned anew: clear the whole run {row.run_id} in Airflow"
-        return RebuiltRun(
-            run=row.id,
-            dag_id=row.dag_id,
-            run_id=row.run_id,
-            valid=0,
-            missing=(),
-            published=len(epoch.pointers),
-            notes=(*epoch.notes, note),
-        )
+        published, notes = len(epoch.pointers), [*epoch.notes, note]
+        return RebuiltRun(run=row.id, run_id=row.run_id, published=published, notes=tuple(notes))
     topology = topology_of(record.pinned)
     give_up(session, row, other_pins(epoch.stored, pin_fingerprint(record.pinned)))
     found = candidates(topology, epoch.stored)
-    to_clear = restore_corrections(session, record, topology, found, is_known=is_catching_up)
+    to_clear = enter_corrections(session, record, topology, found, is_known=is_catching_up)
     quarantined = [each for each in found if each.is_quarantined]
     given_up = frozenset(row.abandoned or ())
     refused = {*given_up, *quarantined_attempts(session, row.id), *(each.attempt for each in quarantined)}
@@ -329,17 +299,13 @@ def _run(
     refused |= other_splits(readers, splits)
     before = _known(session, row.id)
     chosen = choose(topology, row.id, found, refused, taken)
-    over = restored_over(found, chosen, refused)
-    current = [*(without(each, over.get(region)) for region, each in chosen.items()), *over.values()]
-    taken |= {partition.in_run(RunRef(row.id)): None for candidate in found for partition in candidate.results}
-    taken |= {
-        partition.in_run(RunRef(row.id)): str(stored.manifest.digest)
-        for candidate in current
-        for partition, stored in candidate.results.items()
-    }
+    own_run = RunRef(row.id)
+    taken |= {partition.in_run(own_run): None for candidate in found for partition in candidate.results}
+    for candidate in chosen.current:
+        taken |= {partition.in_run(own_run): digest for partition, digest in candidate.digests.items()}
     # Attempts of a deleted DagRun have the try numbers of the run that replaced it: they are left out.
     own = [each for each in found if each.attempt not in given_up | unfinished]
-    restore_attempts(session, row, topology, own, chosen)
+    enter_attempts(session, row, topology, own, chosen.computed)
     again = {each: (newest_try(session, row.id, each), f"weir: {REASON}") for each in to_clear}
     add_pending_clears(session, run_by_id(session, row.id), again, now)
     notes = list(epoch.notes)
@@ -348,17 +314,20 @@ def _run(
             f"a restore of epoch {row.epoch} has not written all of its results, or some are gone: it counts as not "
             f"done. If it was meant, `weir restore {row.dataflow}` the checkpoint or savepoint again"
         )
-    were_bad = restore_results(session, row.id, current, now)
+    were_bad = enter_results(session, row.id, chosen.current, now)
     if were_bad:
         notes.append(
             f"{were_bad} result(s) that were known to be lost or damaged count as whole again: `weir verify {row.id}` "
             "finds those that still are not"
         )
-    restore_quarantine(session, row.id, (each for each in quarantined if each in own), now)
-    restore_checks(session, row, own)
-    restore_pin(session, row, over.values(), now)
-    notes += _restore_splits(session, row.id, splits, readers, now)
-    restore_publications(session, row, epoch.pointers)
+    enter_quarantine(session, row.id, (each for each in quarantined if each in own), now)
+    enter_checks(session, row, own)
+    if not row.has_dag_run:
+        row.closed_at = row.closed_at or now
+    restored = [stored.manifest for each in chosen.restored.values() for stored in each.results.values()]
+    enter_pins(session, row.dataflow, row.epoch, restored, now)
+    notes += _enter_splits(session, row.id, splits, readers, now)
+    enter_publications(session, row, epoch.pointers)
     session.flush()
     summary = _summary(session, row, topology, epoch, notes)
     return replace(summary, is_changed=_known(session, row.id) != before)
@@ -387,7 +356,7 @@ def _splits(session: Session, run: str, topology: Topology, found: list[Candidat
     return splits
 
 
-def _restore_splits(
+def _enter_splits(
     session: Session, run: str, splits: Mapping[str, list[Any] | None], found: list[Candidate], now: datetime
 ) -> list[str]:
     """Enter the splits of sources that are known; return notes on the others."""
@@ -395,7 +364,7 @@ def _restore_splits(
         if known is not None:
             attempt = next((each.attempt for each in reversed(found) if source in each.splits), "")
             fix_slices(session, run, source, known, attempt, now)
-            _restore_copies(session, run, source, known, found)
+            _enter_copies(session, run, source, known, found)
     return [
         f"what all subtasks of source {source} read is not known: it will be resolved anew, and all of them read again"
         for source, known in splits.items()
@@ -403,7 +372,7 @@ def _restore_splits(
     ]
 
 
-def _restore_copies(session: Session, run: str, source: str, known: list[Any], found: list[Candidate]) -> None:
+def _enter_copies(session: Session, run: str, source: str, known: list[Any], found: list[Candidate]) -> None:
     """Note which copies of what a source has committed attempts have read: the next commit tells their bytes."""
     copied = {subtask: split for subtask, split in enumerate(known) if is_copied(split)}
     if not copied:
@@ -434,7 +403,6 @@ def _summary(session: Session, row: RunRow, topology: Topology, epoch: EpochCata
     valid = len(writing) - len(missing)
     return RebuiltRun(
         run=row.id,
-        dag_id=row.dag_id,
         run_id=row.run_id,
         valid=valid,
         missing=missing,

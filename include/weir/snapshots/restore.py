@@ -18,6 +18,8 @@ from sqlalchemy.orm import Session
 
 from weir.code.generation_rules import RepairCode, agreed
 from weir.coordination.evidence import require_not_behind
+from weir.coordination.import_rules import candidates
+from weir.coordination.importing import enter_attempts, enter_results
 from weir.coordination.positions import loaded_position, stored_position
 from weir.coordination.run_records import write_record
 from weir.coordination.services import Services
@@ -26,11 +28,11 @@ from weir.dataflow.state_evolution import require_compatible
 from weir.errors import Conflict, Message, Misconfigured, Retryable
 from weir.execution.run_state import RunState, coming_result
 from weir.formats.checkpoint import Checkpoint
+from weir.formats.manifest import Stored
 from weir.formats.run_record import RecordedRange
 from weir.ledger.code import forget_generations
 from weir.ledger.database.tables import AttemptRow, DataflowRow, RestoreRow, RunRow
-from weir.ledger.restores import FORK, SAME, restore_of, restores_of
-from weir.ledger.results import NewResult
+from weir.ledger.restores import FORK, SAME, last_restore, restores_of
 from weir.ledger.runs import FIRST_LINEAGE, ensure_dataflow, run_by_id, run_key, topology_of
 from weir.ledger.snapshot import run_state
 from weir.ledger.sources import enter_range, range_of
@@ -39,13 +41,10 @@ from weir.snapshots.restore_report import PartitionPlan, Restored, StaleTask
 from weir.snapshots.restored_results import (
     Place,
     RestoredPartition,
-    commit_restored,
     copy_restored,
     discard_restored,
     next_numbers,
-    partitions_in,
     restored_partitions,
-    versions_in,
     write_restored,
 )
 from weir.snapshots.restored_run import drop_clears, fence_all, restored_run, topology_for
@@ -169,19 +168,15 @@ def _is_committed(
     with services.ledger.transaction(request.target) as session:
         if partitions:
             return session.get(AttemptRow, partitions[0].manifest.attempt) is not None
-        wanted = _row(services, request, source, plan.place.lineage)
-        query = select(RestoreRow.id).where(
-            RestoreRow.dataflow == wanted.dataflow,
-            RestoreRow.lineage == wanted.lineage,
-            RestoreRow.source == wanted.source,
-        )
-        return session.scalar(query.limit(1)) is not None
+        row = last_restore(session, request.target, source.checkpoint.epoch, plan.place.lineage)
+        return row is not None and row.source == _what(request, source)["source"]
 
 
 def _plan(session: Session, request: RestoreRequest, source: Source) -> _Plan:
     """Plan the changes and what follows from them. Raises Misconfigured."""
     checkpoint = renamed(source.checkpoint, request.target)
-    wanted = partitions_in(checkpoint)
+    parts = checkpoint.parts
+    wanted = {each: part.digest for each, part in parts.items()}
     row = session.get(RunRow, run_key(request.target, checkpoint.epoch))
     was_last = row is not None and _was_last(session, request, source)
     if not (was_last and request.fork is not None):  # else its runs are the fork's own
@@ -194,7 +189,7 @@ def _plan(session: Session, request: RestoreRequest, source: Source) -> _Plan:
             state = run_state(session, run, topology)
             replaced = _of_one_code(
                 state,
-                versions_in(checkpoint),
+                {each: frozenset(part.versions) for each, part in parts.items()},
                 {
                     each
                     for each, digest in wanted.items()
@@ -238,7 +233,7 @@ def _lineage(session: Session, dataflow: str) -> int:
 def _was_last(session: Session, request: RestoreRequest, source: Source) -> bool:
     """Report whether the same restore has begun the present lineage: an earlier try of this one, perhaps."""
     epoch, lineage = source.checkpoint.epoch, _lineage(session, request.target)
-    row = restore_of(session, request.target, epoch, lineage)
+    row = last_restore(session, request.target, epoch, lineage)
     return row is not None and all(getattr(row, name) == value for name, value in _what(request, source).items())
 
 
@@ -292,7 +287,7 @@ def _commit(
     source: Source,
     plan: _Plan,
     partitions: Sequence[RestoredPartition],
-    written: Mapping[PartitionId, NewResult],
+    written: Sequence[Stored],
     ranges: Mapping[str, RecordedRange],
 ) -> Restored:
     require_retained(session, source)
@@ -310,15 +305,25 @@ def _commit(
     run = run_by_id(session, row.id)
     topology = plan.place.topology
     dropped = drop_clears(session, services, row.id, {each.region for each in partitions})
-    results = commit_restored(session, services, row, partitions, written)
+    made = candidates(topology, written)
+    enter_attempts(session, row, topology, made, {})
+    enter_results(session, row.id, made, services.now())
     # What follows a restore runs what is deployed: so does the restored run, where it has to compute anything.
     forget_generations(session, row.id)
     row.archive, row.is_record_due = None, True
     state = run_state(session, run, topology)
-    places = {(each.partition.stage, each.partition.layout) for each in results}
+    places = {(each.partition.stage, each.partition.layout) for each in partitions}
     is_as_restored = plan.is_repinned or not row.has_dag_run
     owed = reconcile(session, services, run, state, places, RepairCode.NEWEST, is_as_restored=is_as_restored)
-    session.add(_row(services, request, source, dataflow.lineage))
+    session.add(
+        RestoreRow(
+            dataflow=request.target,
+            epoch=row.epoch,
+            lineage=dataflow.lineage,
+            restored_at=services.now(),
+            **_what(request, source),
+        )
+    )
     return replace(present.report, lineage=dataflow.lineage, fenced=fenced, pending_clears=owed, dropped_clears=dropped)
 
 
@@ -334,16 +339,6 @@ def _ranges(services: Services, request: RestoreRequest, checkpoint: Checkpoint)
         )
         for stage, position in checkpoint.positions.items()
     }
-
-
-def _row(services: Services, request: RestoreRequest, source: Source, lineage: int) -> RestoreRow:
-    return RestoreRow(
-        dataflow=request.target,
-        epoch=source.checkpoint.epoch,
-        lineage=lineage,
-        restored_at=services.now(),
-        **_what(request, source),
-    )
 
 
 def _what(request: RestoreRequest, source: Source) -> dict[str, Any]:

@@ -7,23 +7,23 @@ that began before the restore can commit.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
-from sqlalchemy import func, select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from weir.coordination.importing import enter_run
 from weir.coordination.run_records import owe_record
 from weir.coordination.services import Services
 from weir.dataflow.state import State
 from weir.execution.run_state import AttemptState
 from weir.formats.checkpoint import Checkpoint
+from weir.formats.run_record import RunRecord
 from weir.ledger.attempts import end
-from weir.ledger.database.tables import NO_DAG, AttemptRow, DataflowRow, PendingClearRow, RunRow
+from weir.ledger.database.tables import NO_DAG, AttemptRow, PendingClearRow, RunRow
 from weir.ledger.leases import drop_leases
-from weir.ledger.runs import ZONE, run_key, topology_of
+from weir.ledger.runs import ZONE, run_key, start_of, topology_of
 from weir.recovery.adopt import free_run
 from weir.state.checkpoint_content import keyed_states
-from weir.state.file_rules import epoch_seconds
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 PINNED_ANEW = "a checkpoint was restored that another form of the dataflow had made"
@@ -88,37 +88,26 @@ def restored_run(
 
 
 def _new_run(session: Session, services: Services, checkpoint: Checkpoint, source: str) -> RunRow:
-    start = datetime.fromtimestamp(epoch_seconds(checkpoint.epoch), UTC)
-    query = select(func.max(RunRow.epoch)).where(
-        RunRow.dataflow == checkpoint.dataflow, RunRow.epoch < checkpoint.epoch
-    )
-    row = RunRow(
-        id=run_key(checkpoint.dataflow, checkpoint.epoch),
+    start = start_of(checkpoint.epoch).isoformat()
+    epochs = session.scalars(select(RunRow.epoch).where(RunRow.dataflow == checkpoint.dataflow)).all()
+    record = RunRecord(
+        run=run_key(checkpoint.dataflow, checkpoint.epoch),
         dataflow=checkpoint.dataflow,
         epoch=checkpoint.epoch,
-        interval_start=start,
-        interval_end=start,
+        interval=(start, start),
         dag_id=NO_DAG,
         run_id=f"restored from {source}"[:250],
         task_prefix="",
-        pinned=checkpoint.pinned,
         parameters={},
-        predecessor=session.scalar(query),
-        created_at=services.now(),
-        closed_at=services.now(),
+        pinned=checkpoint.pinned,
+        predecessor=max((each for each in epochs if each < checkpoint.epoch), default=None),
+        created_at=services.now().isoformat(),
     )
-    session.add(row)
-    dataflow = session.get_one(DataflowRow, checkpoint.dataflow)
-    dataflow.first_epoch = min(dataflow.first_epoch or row.epoch, row.epoch)
-    after = (RunRow.dataflow == row.dataflow, RunRow.epoch > row.epoch)
-    follower = session.scalar(select(func.min(RunRow.epoch)).where(*after))
-    if follower is not None:
-        session.execute(
-            update(RunRow)
-            .where(RunRow.dataflow == row.dataflow, RunRow.epoch == follower)
-            .values(predecessor=row.epoch)
-        )
-    session.flush()
+    row, _ = enter_run(session, record)
+    row.closed_at = services.now()
+    after = min((each for each in epochs if each > row.epoch), default=None)
+    if after is not None:
+        session.get_one(RunRow, run_key(row.dataflow, after)).predecessor = row.epoch
     owe_record(session, row)
     return row
 

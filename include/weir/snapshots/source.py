@@ -16,7 +16,7 @@ from weir.formats.checkpoint import Checkpoint
 from weir.formats.codec import from_json
 from weir.formats.paths import checkpoint_path, name_of
 from weir.formats.savepoint import SAVEPOINT
-from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of, is_retained, savepoint_url
+from weir.ledger.checkpoints import checkpoints_of, is_restorable, is_retained, savepoint_url
 from weir.ledger.database.tables import CheckpointRow
 from weir.ledger.names import require_dataflow
 from weir.store.errors import NotFound
@@ -98,7 +98,7 @@ def find_source(services: Services, dataflow: str, name: str) -> Source:
             raise Misconfigured(Message("snapshots.source_unknown", unknown=unknown)) from None
         rows = checkpoints_of(session, dataflow)
     wanted = [row for row in rows if name in (str(row.number), name_of(row.folder))]
-    usable = [row for row in wanted if _is_usable(row)]
+    usable = [row for row in wanted if is_restorable(row)]
     if len(usable) != 1:
         gone = " any more, it was subsumed" if any(row.subsumed_at for row in wanted) else ""
         raise Misconfigured(
@@ -110,13 +110,8 @@ def find_source(services: Services, dataflow: str, name: str) -> Source:
     return read_checkpoint(services, dataflow, row.number)
 
 
-def _is_usable(row: CheckpointRow) -> bool:
-    is_kept = row.subsumed_at is None or row.is_savepoint  # a savepoint's files are its own
-    return is_kept and row.deleted_at is None and row.status == CheckpointStatus.COMPLETED.value
-
-
 def _known(rows: list[CheckpointRow]) -> str:
-    usable = [f"{row.number} ({row.kind}, epoch {row.epoch})" for row in rows if _is_usable(row)]
+    usable = [f"{row.number} ({row.kind}, epoch {row.epoch})" for row in rows if is_restorable(row)]
     return (
         f"there are {', '.join(usable[-_SHOWN:])}"
         if usable

@@ -8,15 +8,14 @@ none. What is read of an attempt's code is what its job names: an archive with a
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
 from weir.code.archive import Archive, archive_of
 from weir.code.generation_rules import short
-from weir.errors import Message, Misconfigured
-from weir.formats.codec import VERSIONS, from_json
+from weir.errors import Message, Misconfigured, at, said_by
+from weir.formats.codec import from_json
 from weir.formats.manifest import RELEASED_NOTE, Manifest, Stored, release_reason
 from weir.formats.paths import (
     archive_fingerprint,
@@ -102,12 +101,20 @@ def restored(store: Store, dataflow: str, epoch: str | None = None) -> tuple[Sto
     return tuple(each for each in found if isinstance(each, Stored))
 
 
+def stored_record(store: Store, dataflow: str, epoch: str) -> RunRecord | None:
+    """Read the record of a run; None where there is none. Raises Retryable, and Misconfigured."""
+    try:
+        return from_json(RunRecord, store.read(record_path(dataflow, epoch)))
+    except NotFound:
+        return None
+
+
 def _epoch(store: Store, dataflow: str, epoch: str) -> EpochCatalogue:
     found = in_parallel(partial(_result, store), _attempt_folders(store, epoch_folder(dataflow, epoch)), store.workers)
     pointers = in_parallel(partial(_pointer, store), _pointer_paths(store, dataflow, epoch), store.workers)
     return EpochCatalogue(
         Epoch(epoch),
-        _record(store, dataflow, epoch),
+        stored_record(store, dataflow, epoch),
         tuple(each for each in found if isinstance(each, Stored)),
         tuple(each for each in pointers if isinstance(each, Pointer)),
         tuple(each for each in (*found, *pointers) if isinstance(each, str)),
@@ -135,10 +142,12 @@ def _result(store: Store, folder: str) -> Stored | str | None:
         data = store.read(path)
     except NotFound:
         return None
-    _refuse_other(path, data)
     try:
         manifest = from_json(Manifest, data)
     except Misconfigured as error:
+        said = said_by(error)
+        if isinstance(said, Message) and said.kind == "formats.another_version":
+            raise Misconfigured(at(path, said)) from error  # no damage: it must not be left out
         return f"{path} cannot be read, so its result is left out: {error}"
     named = result_folder(
         manifest.dataflow, manifest.epoch, manifest.stage, manifest.layout, manifest.subtask, manifest.attempt
@@ -151,24 +160,6 @@ def _result(store: Store, folder: str) -> Stored | str | None:
 def _released(store: Store, folder: str) -> str | None:
     try:
         return release_reason(store.read(f"{folder}/{RELEASED_NOTE}"))
-    except NotFound:
-        return None
-
-
-def _refuse_other(path: str, data: bytes) -> None:
-    """Raise Misconfigured for another format, which is not damage: it must not be left out."""
-    try:
-        version = json.loads(data)["version"]
-    except (ValueError, KeyError, TypeError):
-        return
-    known = VERSIONS["manifest"]
-    if isinstance(version, int) and version != known:
-        raise Misconfigured(Message("store.manifest_of_other_version", path=path, version=version, known=known))
-
-
-def _record(store: Store, dataflow: str, epoch: str) -> RunRecord | None:
-    try:
-        return from_json(RunRecord, store.read(record_path(dataflow, epoch)))
     except NotFound:
         return None
 

@@ -18,7 +18,6 @@ from weir.dataflow import expectations, keyed_state
 from weir.ledger.database.tables import RunRow
 from weir.ledger.runs import topology_of
 from weir.recovery.adopt import adopt
-from weir.snapshots.restored_results import partitions_in
 from weir.snapshots.restored_run import topology_for
 from weir.snapshots.source import read_checkpoint
 
@@ -64,5 +63,5 @@ def test_the_present_form_stays_where_it_declares_the_state_alike(world, present
     run_days(world.airflow, 1)
     (number,) = checkpoints(world)
     made = read_checkpoint(world.services, "ladder", number).checkpoint
-    found = topology_for(RunRow(pinned=present.to_json()), made, list(partitions_in(made)))
+    found = topology_for(RunRow(pinned=present.to_json()), made, list(made.parts))
     assert (found[0].dataflow == present, found[1]) == (not is_repinned, is_repinned)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from weir.formats.manifest import InputRead, Manifest, Stored, splits_fingerprint
-from weir.topology.ids import AttemptId, is_task_try, run_ref
+from weir.topology.ids import AttemptId, run_ref
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 
@@ -22,20 +22,18 @@ class Candidate:
 
     attempt: AttemptId
     region: RegionId
-    lineage: int
-    try_number: int
-    created_at: str
     results: Mapping[PartitionId, Stored]
 
     @property
     def age(self) -> tuple[int, int, int, str]:
         """The order of the attempts of a region; one time may be of a clock that is ahead of another one's."""
-        return self.lineage, self.try_number, self.manifest.revision, self.created_at
+        made = self.manifest
+        return made.lineage, made.try_number, made.revision, self.created_at
 
     @property
-    def is_restored(self) -> bool:
-        """Report whether its results were restored from a checkpoint or savepoint, not computed by a task."""
-        return not is_task_try(self.try_number)
+    def created_at(self) -> str:
+        """The time of its last manifest."""
+        return max(each.manifest.created_at for each in self.results.values())
 
     @property
     def is_quarantined(self) -> bool:
@@ -54,6 +52,11 @@ class Candidate:
         return source if isinstance(source, Mapping) else {}
 
     @property
+    def digests(self) -> dict[PartitionId, str]:
+        """The digests of its results."""
+        return {each: str(stored.manifest.digest) for each, stored in self.results.items()}
+
+    @property
     def manifest(self) -> Manifest:
         """A manifest of it: those of all its results have the same attempt, inputs and code."""
         return next(iter(self.results.values())).manifest
@@ -66,21 +69,8 @@ def candidates(topology: Topology, stored: Iterable[Stored]) -> tuple[Candidate,
     for each in stored:
         if each.partition in written:
             found[written[each.partition], each.manifest.attempt][each.partition] = each
-    every = [_candidate(region, attempt, results) for (region, attempt), results in found.items()]
+    every = [Candidate(attempt=attempt, region=region, results=results) for (region, attempt), results in found.items()]
     return tuple(sorted(every, key=lambda candidate: (candidate.region, candidate.age)))
-
-
-def _candidate(region: RegionId, attempt: AttemptId, results: Mapping[PartitionId, Stored]) -> Candidate:
-    manifest = next(iter(results.values())).manifest
-    created_at = max(each.manifest.created_at for each in results.values())
-    return Candidate(
-        attempt=attempt,
-        region=region,
-        lineage=manifest.lineage,
-        try_number=manifest.try_number,
-        created_at=created_at,
-        results=results,
-    )
 
 
 def unfinished_restores(stored: Collection[Stored]) -> frozenset[AttemptId]:
@@ -127,63 +117,59 @@ def other_splits(found: Iterable[Candidate], known: Mapping[str, list[Any] | Non
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The candidates that become current, by region: computed ones, and restored ones, which replace results of these.
+
+    `current` have only those results that no restored candidate replaces.
+    """
+
+    computed: Mapping[RegionId, Candidate]
+    restored: Mapping[RegionId, Candidate]
+
+    @property
+    def current(self) -> list[Candidate]:
+        """The candidates with the results that become current."""
+        return [*(self._kept(each) for each in self.computed.values()), *self.restored.values()]
+
+    def _kept(self, candidate: Candidate) -> Candidate:
+        over = self.restored.get(candidate.region)
+        kept = {each: stored for each, stored in candidate.results.items() if over is None or each not in over.results}
+        return replace(candidate, results=kept)
+
+
 def choose(
     topology: Topology,
     run: str,
     found: Iterable[Candidate],
     refused: Collection[str] = (),
     earlier: Mapping[PartitionId, str | None] = MappingProxyType({}),
-) -> dict[RegionId, Candidate]:
+) -> Choice:
     """Choose the newest candidate of each region that is complete and whose inputs are chosen, without `refused` ids.
 
-    `earlier` are the digests that were chosen in earlier runs, by ids with their run; None where a manifest was found,
-    but not chosen. For a partition without any manifest, as in an expired run, any digest is accepted.
+    A restored one of a later lineage comes over it. `earlier` are the digests that were chosen in earlier runs, by ids
+    with their run; None where a manifest was found, but not chosen. For a partition without any manifest, as in an
+    expired run, any digest is accepted.
     """
-    by_region: dict[RegionId, list[Candidate]] = defaultdict(list)
-    restored: dict[RegionId, list[Candidate]] = defaultdict(list)
-    for candidate in found:
+    newest_first: dict[RegionId, list[Candidate]] = defaultdict(list)
+    for candidate in sorted(found, key=lambda each: each.age, reverse=True):
         if candidate.attempt not in refused:
-            (restored if candidate.is_restored else by_region)[candidate.region].append(candidate)
-    chosen: dict[RegionId, Candidate] = {}
+            newest_first[candidate.region].append(candidate)
+    computed: dict[RegionId, Candidate] = {}
+    restored: dict[RegionId, Candidate] = {}
     taken: dict[PartitionId, str | None] = dict(earlier)
     for region in topology.region_ids():
-        newest_first = sorted(by_region[region], key=lambda candidate: candidate.age, reverse=True)
-        fitting = [each for each in newest_first if _holds(topology, run, each, taken)]
-        if fitting:
-            chosen[region] = fitting[0]
-            taken |= _digests(fitting[0])
-        over = _restored_over(restored[region], chosen.get(region))
-        taken |= _digests(over) if over is not None else {}
-    return chosen
-
-
-def restored_over(
-    found: Iterable[Candidate], chosen: Mapping[RegionId, Candidate], refused: Collection[str] = ()
-) -> dict[RegionId, Candidate]:
-    """Return the restored candidates that replace the chosen ones, or none: they are of a later lineage."""
-    by_region: dict[RegionId, list[Candidate]] = defaultdict(list)
-    for candidate in found:
-        if candidate.is_restored and candidate.attempt not in refused:
-            by_region[candidate.region].append(candidate)
-    over = {region: _restored_over(each, chosen.get(region)) for region, each in by_region.items()}
-    return {region: each for region, each in over.items() if each is not None}
-
-
-def without(candidate: Candidate, over: Candidate | None) -> Candidate:
-    """Return the candidate without the results that a restored one replaces."""
-    kept = {each: stored for each, stored in candidate.results.items() if over is None or each not in over.results}
-    return replace(candidate, results=kept)
-
-
-def _restored_over(restored: Iterable[Candidate], chosen: Candidate | None) -> Candidate | None:
-    newest = max(restored, key=lambda candidate: candidate.age, default=None)
-    if newest is None or (chosen is not None and chosen.lineage >= newest.lineage):
-        return None
-    return newest
-
-
-def _digests(candidate: Candidate) -> dict[PartitionId, str | None]:
-    return {each: str(stored.manifest.digest) for each, stored in candidate.results.items()}
+        of_region = newest_first[region]
+        of_tasks = (each for each in of_region if not each.manifest.is_restored)
+        best = next((each for each in of_tasks if _holds(topology, run, each, taken)), None)
+        over = next((each for each in of_region if each.manifest.is_restored), None)
+        if best is not None:
+            computed[region] = best
+            taken |= best.digests
+        if over is not None and (best is None or best.manifest.lineage < over.manifest.lineage):
+            restored[region] = over
+            taken |= over.digests
+    return Choice(computed, restored)
 
 
 def _holds(topology: Topology, run: str, candidate: Candidate, taken: Mapping[PartitionId, str | None]) -> bool:

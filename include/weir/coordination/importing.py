@@ -7,21 +7,21 @@ manifest does not record enough to decide by.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
+from weir.coordination.import_rules import Candidate
 from weir.coordination.run_records import owe_record
 from weir.dataflow.quality import Policy
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.formats.checks import BUILT_IN, CheckOutcome, CheckReason, GateResult
-from weir.formats.manifest import InputRead, Manifest, Stored, splits_fingerprint
+from weir.formats.manifest import InputRead, Manifest, splits_fingerprint
 from weir.formats.paths import attempt_of_folder, pointer_path
 from weir.formats.pointer import Pointer
 from weir.formats.run_record import RunRecord
@@ -44,21 +44,18 @@ from weir.ledger.database.tables import (
 from weir.ledger.deliveries import deliveries_of, enter_deliveries
 from weir.ledger.reads import record_reads
 from weir.ledger.restores import FORK, SAME, last_restore, origins_of
-from weir.ledger.results import NewResult, quarantine_results, replace_results, supersede, transition
-from weir.ledger.runs import run_key
+from weir.ledger.results import NewResult, quarantine_results, replace_results, results_in, supersede, transition
+from weir.ledger.runs import run_key, start_of
 from weir.ledger.sources import enter_correction, enter_range, forget_slices
-from weir.rebuild.rules import Candidate
-from weir.state.file_rules import epoch_seconds
 from weir.store.catalogue import StoredArchive
-from weir.topology.ids import Digest, Epoch, RunId
+from weir.topology.ids import Epoch, RunId, parse_attempt_id
 from weir.topology.partitions import PLAIN
-from weir.topology.regions import PartitionId, RegionId, Topology
+from weir.topology.regions import RegionId, Topology
 
 REASON = "the ledger was rebuilt"
 """Why attempts, leases and clears end, and results are taken out of use."""
 UNKNOWN_RUN = "not known, since the ledger was rebuilt"
 """The name of a DagRun that no record tells; Airflow has none of this name."""
-_TRY_NUMBER = re.compile(r"t(\d+)-")
 _PASSED = (CheckOutcome.PASSED, CheckOutcome.SAME)
 
 
@@ -117,13 +114,7 @@ def give_up(session: Session, row: RunRow, attempts: Collection[str]) -> None:
         owe_record(session, row, abandons=False)
 
 
-def raise_lineage(session: Session, dataflow: str, above: int) -> None:
-    """Raise the lineage of `dataflow` above the highest one that was found."""
-    row = session.get_one(DataflowRow, dataflow)
-    row.lineage = max(row.lineage, above + 1)
-
-
-def restore_run(session: Session, record: RunRecord) -> tuple[RunRow, bool]:
+def enter_run(session: Session, record: RunRecord) -> tuple[RunRow, bool]:
     """Enter a run from its record, and the epoch before it where that never began and so has no record.
 
     Return it, and whether a ledger that had lost that the run was pinned anew has gone on with the pin before: what it
@@ -154,7 +145,7 @@ def restore_run(session: Session, record: RunRecord) -> tuple[RunRow, bool]:
     return row, is_pinned_anew
 
 
-def restore_corrections(
+def enter_corrections(
     session: Session, record: RunRecord, topology: Topology, found: Collection[Candidate], *, is_known: bool
 ) -> set[RegionId]:
     """Enter what sources read that were corrected, as files had come late; return the tasks that have yet to read it.
@@ -176,14 +167,13 @@ def _enter_unbegun(session: Session, record: RunRecord, epoch: Epoch) -> None:
     """Enter the run of an epoch that is known only as the one before: its first task, or the next epoch's, owns it."""
     run = run_key(record.dataflow, epoch)
     if session.get(RunRow, run) is None:
-        start = datetime.fromtimestamp(epoch_seconds(epoch), UTC)
         end_of = datetime.fromisoformat(record.interval[0])
         session.add(
             RunRow(
                 id=run,
                 dataflow=record.dataflow,
                 epoch=epoch,
-                interval_start=start,
+                interval_start=start_of(epoch),
                 interval_end=end_of,
                 dag_id=record.dag_id,
                 run_id=UNKNOWN_RUN,
@@ -195,7 +185,7 @@ def _enter_unbegun(session: Session, record: RunRecord, epoch: Epoch) -> None:
         session.flush()
 
 
-def restore_archives(session: Session, dataflow: str, found: Collection[StoredArchive], now: datetime) -> None:
+def enter_archives(session: Session, dataflow: str, found: Collection[StoredArchive], now: datetime) -> None:
     """Enter the archives of code in the store, and forget those whose files are not there.
 
     A file that is about to be deleted is not entered again.
@@ -219,14 +209,14 @@ def quarantined_attempts(session: Session, run: str) -> frozenset[str]:
     return frozenset(session.scalars(query))
 
 
-def restore_attempts(
+def enter_attempts(
     session: Session,
     run: RunRow,
     topology: Topology,
     found: Collection[Candidate],
     chosen: Mapping[RegionId, Candidate],
 ) -> None:
-    """Enter all candidates, chosen ones as committed, others as fenced.
+    """Enter all candidates, chosen and restored ones as committed, others as fenced.
 
     Of two attempts with the same try number the chosen one keeps it, else the one that is known; the other gets a
     number below 1, as those of a deleted DagRun.
@@ -236,21 +226,18 @@ def restore_attempts(
         if session.get(AttemptRow, candidate.attempt) is not None:
             continue
         row = _attempt_row(run, topology, candidate)
-        taken = session.scalar(_attempt(run.id, candidate.region, candidate.try_number))
+        taken = session.scalar(_attempt(run.id, candidate.region, candidate.manifest.try_number))
         if taken is not None:
             aside = taken if candidate.attempt in chosen_ids else row
             aside.try_number = free_number(session, run.id, candidate.region)
             session.flush()
         session.add(row)
         session.flush()
-    for row in session.scalars(select(AttemptRow).where(AttemptRow.run == run.id, ~AttemptRow.is_of_dag_run)):
-        if row.id in {candidate.attempt for candidate in found if candidate.is_restored}:
-            row.state, row.origin = AttemptState.COMMITTED.value, Origin.RESTORED.value
     for region, candidate in chosen.items():
         for row in session.scalars(_attempt(run.id, region)):
             if row.id == candidate.attempt:
                 row.state, row.error = AttemptState.COMMITTED.value, None
-            elif row.state == AttemptState.COMMITTED.value and row.try_number > candidate.try_number:
+            elif row.state == AttemptState.COMMITTED.value and row.try_number > candidate.manifest.try_number:
                 row.state = AttemptState.FENCED.value
 
 
@@ -264,39 +251,29 @@ def _attempt(run: str, region: RegionId, try_number: int | None = None) -> Any:
 def _attempt_row(run: RunRow, topology: Topology, candidate: Candidate) -> AttemptRow:
     region, at = candidate.region, datetime.fromisoformat(candidate.created_at)
     index = topology.region(region.name).map_index(region.subtask)
-    row = synthetic_attempt(
-        run,
-        region,
-        candidate.attempt,
-        index,
-        candidate.try_number,
-        candidate.lineage,
-        at,
-        AttemptState.FENCED,
-        Origin.REBUILT,
-    )
-    manifest = candidate.manifest
+    state, origin = AttemptState.FENCED, Origin.REBUILT
+    if candidate.manifest.is_restored:
+        state, origin = AttemptState.COMMITTED, Origin.RESTORED
+    manifest, number = candidate.manifest, candidate.manifest.try_number
+    row = synthetic_attempt(run, region, candidate.attempt, index, number, manifest.lineage, at, state, origin)
     if manifest.generation:
         row.code, row.archive, row.generation = manifest.code, manifest.archive, manifest.generation
     return row
 
 
-def restore_results(session: Session, run: str, chosen: Iterable[Candidate], now: datetime) -> int:
+def enter_results(session: Session, run: str, chosen: Iterable[Candidate], now: datetime) -> int:
     """Make the results of the chosen attempts current; released ones are released again.
 
     Returns how many of them were known to be lost or damaged, which the store does not tell.
     """
     were_bad = 0
     for candidate in chosen:
-        known = {
-            PartitionId(row.stage, row.subtask, row.layout): row
-            for row in session.scalars(select(ResultRow).where(ResultRow.attempt == candidate.attempt))
-            if PartitionId(row.stage, row.subtask, row.layout) in candidate.results
-        }
-        for partition, row in known.items():
+        stored = {each.folder: each for each in candidate.results.values()}
+        known = {row.folder: row for row in results_in(session, run, stored)}
+        for row in known.values():
             if row.is_current:
                 continue
-            supersede(session, run, partition, REASON, now)
+            supersede(session, run, stored[row.folder].partition, REASON, now)
             session.flush()
             if row.state != PartitionState.FINISHED.value:
                 event = ResultEventRow(result=row.id, state=PartitionState.FINISHED.value, at=now, reason=REASON)
@@ -305,46 +282,34 @@ def restore_results(session: Session, run: str, chosen: Iterable[Candidate], now
             were_bad += row.fault is not None
             row.fault, row.deleted_at = None, None
         session.flush()
-        new = [_new(partition, stored) for partition, stored in candidate.results.items() if partition not in known]
+        new = [NewResult.of(each) for each in stored.values() if each.folder not in known]
         replace_results(session, run, candidate.attempt, new, now)
-        _release_again(session, candidate, now)
-        _restore_reads(session, candidate.attempt, candidate.reads)
+        _release_again(session, run, candidate, now)
+        _enter_reads(session, candidate.attempt, candidate.reads)
     return were_bad
 
 
-def restore_quarantine(session: Session, run: str, found: Iterable[Candidate], now: datetime) -> None:
+def enter_quarantine(session: Session, run: str, found: Iterable[Candidate], now: datetime) -> None:
     """Enter quarantined results that the ledger does not have; released ones are released again."""
     for candidate in found:
-        query = select(ResultRow.folder).where(ResultRow.attempt == candidate.attempt)
-        known = set(session.scalars(query))
-        unknown = {part: stored for part, stored in candidate.results.items() if stored.folder not in known}
-        new = [_new(part, stored) for part, stored in unknown.items()]
+        stored = {each.folder: each for each in candidate.results.values()}
+        known = {row.folder for row in results_in(session, run, stored)}
+        unknown = {part: each for part, each in candidate.results.items() if each.folder not in known}
+        new = map(NewResult.of, unknown.values())
         quarantine_results(session, run, candidate.attempt, new, "a check of it has failed", now)
         session.flush()
-        _release_again(session, replace(candidate, results=unknown), now)
+        _release_again(session, run, replace(candidate, results=unknown), now)
 
 
-def _new(partition: PartitionId, stored: Stored) -> NewResult:
-    return NewResult(
-        partition=partition,
-        folder=stored.folder,
-        manifest_sha256=stored.manifest_sha256,
-        digest=Digest(str(stored.manifest.digest)),
-        rows=stored.manifest.rows,
-        bytes=stored.manifest.bytes,
-        versions=stored.manifest.versions,
-    )
-
-
-def _release_again(session: Session, candidate: Candidate, now: datetime) -> None:
+def _release_again(session: Session, run: str, candidate: Candidate, now: datetime) -> None:
     """Release results again whose data files were deleted on purpose, so that they do not count as lost."""
     reasons = {stored.folder: stored.released for stored in candidate.results.values() if stored.released is not None}
-    query = select(ResultRow).where(ResultRow.attempt == candidate.attempt, ResultRow.folder.in_(list(reasons)))
-    for row in session.scalars(query.where(ResultRow.state == PartitionState.FINISHED.value)):
-        transition(session, row, PartitionState.RELEASED, reasons[row.folder], now)
+    for row in results_in(session, run, reasons) if reasons else ():
+        if row.state == PartitionState.FINISHED.value:
+            transition(session, row, PartitionState.RELEASED, reasons[row.folder], now)
 
 
-def _restore_reads(session: Session, attempt: str, reads: Iterable[InputRead]) -> None:
+def _enter_reads(session: Session, attempt: str, reads: Iterable[InputRead]) -> None:
     if session.scalar(select(ConsumptionRow.attempt).where(ConsumptionRow.attempt == attempt).limit(1)) is None:
         record_reads(session, attempt, reads)
 
@@ -352,31 +317,32 @@ def _restore_reads(session: Session, attempt: str, reads: Iterable[InputRead]) -
 # Publications
 
 
-def restore_publications(session: Session, run: RunRow, pointers: Iterable[Pointer]) -> None:
+def enter_publications(session: Session, run: RunRow, pointers: Iterable[Pointer]) -> None:
     """Enter published versions, and the newest attempt of the closing task as the reader of the visible ones."""
     every = sorted(pointers, key=lambda pointer: pointer.version)
     for pointer in every:
-        _restore_publication(session, run.id, pointer)
+        _enter_publication(session, run.id, pointer)
     if not every:
         return
     # Not the attempt of the highest try: a deleted DagRun may have had more tries than the run that replaced it.
     newest = max(every, key=lambda pointer: (pointer.revision, pointer.published_at))
     at, closing = datetime.fromisoformat(newest.published_at), newest.attempt
     row = session.get(AttemptRow, closing)
-    if row is None and session.scalar(_attempt(run.id, CLOSE, _try_number(closing))) is None:
-        number, state = _try_number(closing), AttemptState.COMMITTED
+    parsed, state = parse_attempt_id(closing), AttemptState.COMMITTED
+    number = 0 if parsed is None else parsed.try_number
+    if row is None and session.scalar(_attempt(run.id, CLOSE, number)) is None:
         row = synthetic_attempt(run, CLOSE, closing, -1, number, 0, at, state, Origin.REBUILT)
         session.add(row)
         session.flush()
     if row is not None:
         row.state = AttemptState.COMMITTED.value
         visible = {pointer.sink: pointer for pointer in every}
-        _restore_reads(session, closing, [read for each in visible.values() for read in _published_reads(run.id, each)])
+        _enter_reads(session, closing, [read for each in visible.values() for read in _published_reads(run.id, each)])
     if row is None or row.is_of_dag_run:  # one of a deleted DagRun has not closed the run that replaced it
         run.closed_at = run.closed_at or at
 
 
-def _restore_publication(session: Session, run: str, pointer: Pointer) -> None:
+def _enter_publication(session: Session, run: str, pointer: Pointer) -> None:
     query = select(PublicationRow).where(
         PublicationRow.run == run, PublicationRow.sink == pointer.sink, PublicationRow.version == pointer.version
     )
@@ -408,15 +374,10 @@ def _published_reads(run: RunId, pointer: Pointer) -> Iterable[InputRead]:
         )
 
 
-def _try_number(attempt: str) -> int:
-    found = _TRY_NUMBER.match(attempt)
-    return int(found.group(1)) if found else 0
-
-
 # Checks
 
 
-def restore_checks(session: Session, run: RunRow, found: Iterable[Candidate]) -> None:
+def enter_checks(session: Session, run: RunRow, found: Iterable[Candidate]) -> None:
     """Enter the passed checks in the manifests of a run that the ledger does not have."""
     query = select(QualityCheckRow.attempt, QualityCheckRow.stage, QualityCheckRow.suite)
     known = {tuple(each) for each in session.execute(query.where(QualityCheckRow.run == run.id))}
@@ -455,14 +416,6 @@ def _row(run: RunRow, manifest: Manifest, result: GateResult) -> QualityCheckRow
 
 
 # Pins
-
-
-def restore_pin(session: Session, run: RunRow, restored: Iterable[Candidate], now: datetime) -> None:
-    """Enter the restore of a run that the ledger does not have, so that files of its origins stay pinned."""
-    if not run.has_dag_run:
-        run.closed_at = run.closed_at or now
-    manifests = [stored.manifest for each in restored for stored in each.results.values()]
-    enter_pins(session, run.dataflow, run.epoch, manifests, now)
 
 
 def enter_pins(session: Session, dataflow: str, epoch: str, restored: Collection[Manifest], now: datetime) -> list[str]:
