@@ -41,7 +41,7 @@ from sqlalchemy.exc import (
 )
 
 from weir.connections import LIBPQ, Connection
-from weir.errors import Message, Misconfigured, Retryable, first_line, is_for_person
+from weir.errors import Misconfigured, Retryable, first_line, is_for_person
 from weir.refusals import Verdict, is_login_refused, is_passing, verdict
 from weir.secrecy import without_secrets
 
@@ -84,7 +84,7 @@ def opened(connection: Connection) -> Iterator[Catalog]:
         try:
             catalog = load_catalog(name, **properties)
         except (ValueError, ArgumentError, NoSuchModuleError, NoSuchPropertyException, NotInstalledError) as error:
-            raise Misconfigured(Message("catalogs.catalog_unusable", conn_id=conn_id, said=said(error))) from error
+            raise Misconfigured.of("catalogs.catalog_unusable", conn_id=conn_id, said=said(error)) from error
         try:
             yield catalog
         finally:
@@ -98,8 +98,8 @@ def properties_of(connection: Connection) -> tuple[str, dict[str, str]]:
     taken as it is, but for `name`, the catalog's name, which is the connection's id else.
     """
     if connection.kind != _KIND:
-        raise Misconfigured(
-            Message("catalogs.not_a_catalog", connection_id=connection.id, kind=connection.kind, expected=_KIND)
+        raise Misconfigured.of(
+            "catalogs.not_a_catalog", connection_id=connection.id, kind=connection.kind, expected=_KIND
         )
     given = {key: _text(value) for key, value in connection.extra.items() if value is not None}
     name = given.pop("name", connection.id)
@@ -117,14 +117,12 @@ def require_location(what: str, location: str) -> None:
     """Require a location that PyIceberg takes whole: it cuts off all from # or ? on. Raises Misconfigured."""
     found = _CUT.search(location)
     if found:
-        raise Misconfigured(
-            Message(
-                "catalogs.path_is_read_otherwise",
-                what=what,
-                location=location,
-                read_as=location[: found.start()],
-                found=found[0],
-            )
+        raise Misconfigured.of(
+            "catalogs.path_is_read_otherwise",
+            what=what,
+            location=location,
+            read_as=location[: found.start()],
+            found=found[0],
         )
 
 
@@ -134,7 +132,7 @@ def _text(value: object) -> str:
 
 def _uri(connection: Connection) -> str:
     if "://" not in connection.host:
-        raise Misconfigured(Message("catalogs.no_uri", connection_id=connection.id, host=connection.host))
+        raise Misconfigured.of("catalogs.no_uri", connection_id=connection.id, host=connection.host)
     port = "" if connection.port is None else f":{connection.port}"
     return f"{connection.host.rstrip('/')}{port}"
 
@@ -144,7 +142,7 @@ def _of_database(connection: Connection, uri: str) -> str:
     try:
         url = make_url(uri)
     except ArgumentError:
-        raise Misconfigured(Message("catalogs.no_database_url", connection_id=connection.id)) from None
+        raise Misconfigured.of("catalogs.no_database_url", connection_id=connection.id) from None
     if connection.login or connection.password:
         url = url.set(username=connection.login or None, password=connection.password or None)
     if url.drivername in ("postgresql", "postgresql+psycopg", "postgresql+psycopg2"):
@@ -158,14 +156,14 @@ def _answering(conn_id: str) -> Iterator[None]:
     try:
         yield
     except (UnauthorizedError, ForbiddenError, OAuthError, PermissionError) as error:
-        raise Misconfigured(Message("catalogs.access_refused", conn_id=conn_id, said=said(error))) from error
+        raise Misconfigured.of("catalogs.access_refused", conn_id=conn_id, said=said(error)) from error
     except PydanticError as error:  # no answer of a catalog: that of a proxy, for example
-        raise CatalogAway(Message("catalogs.not_understood", conn_id=conn_id, said=said(error))) from error
+        raise CatalogAway.of("catalogs.not_understood", conn_id=conn_id, said=said(error)) from error
     except Exception as error:
         if is_refusal(error) or verdict(error) is Verdict.REFUSED:
-            raise Misconfigured(Message("catalogs.not_possible", conn_id=conn_id, said=said(error))) from error
+            raise Misconfigured.of("catalogs.not_possible", conn_id=conn_id, said=said(error)) from error
         if isinstance(error, (RESTError, OSError, DBAPIError)):
-            raise CatalogAway(Message("catalogs.not_reached", conn_id=conn_id, said=said(error))) from error
+            raise CatalogAway.of("catalogs.not_reached", conn_id=conn_id, said=said(error)) from error
         raise
 
 

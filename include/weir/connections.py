@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from weir.errors import Message, Misconfigured, Retryable, WeirError
+from weir.errors import Misconfigured, Retryable, WeirError
 from weir.secrecy import hide, secrets_of_account
 
 VARIABLE = "AIRFLOW_CONN_"
@@ -64,7 +64,7 @@ class Connection:
         Raises Misconfigured for one of another type.
         """
         if self.kind != "postgres":
-            raise Misconfigured(Message("connections.not_postgres", id=self.id, kind=self.kind))
+            raise Misconfigured.of("connections.not_postgres", id=self.id, kind=self.kind)
         given = {
             "host": self.host,
             "port": self.port,
@@ -97,11 +97,11 @@ class S3Account:
         """Return the account of an Airflow connection of type aws. Raises Misconfigured."""
         extra = connection.extra
         if connection.kind != "aws":
-            raise Misconfigured(Message("connections.not_aws", connection_id=connection.id, kind=connection.kind))
+            raise Misconfigured.of("connections.not_aws", connection_id=connection.id, kind=connection.kind)
         session = extra.get("session_kwargs") or {}
         foreign = next((each for each in ("role_arn", "profile_name") if extra.get(each) or session.get(each)), None)
         if foreign:
-            raise Misconfigured(Message("connections.aws_extra_unknown", connection_id=connection.id, foreign=foreign))
+            raise Misconfigured.of("connections.aws_extra_unknown", connection_id=connection.id, foreign=foreign)
         for_s3 = (extra.get("service_config") or {}).get("s3") or {}
         return cls(
             key=connection.login or str(extra.get("aws_access_key_id") or ""),
@@ -192,7 +192,7 @@ def variable_from_environment(key: str, environ: Mapping[str, str] | None = None
     name = f"{VARIABLE_OF_VARIABLE}{key.upper()}"
     found = (os.environ if environ is None else environ).get(name)
     if found is None:
-        raise Misconfigured(Message("connections.variable_missing", key=key, name=name))
+        raise Misconfigured.of("connections.variable_missing", key=key, name=name)
     return found
 
 
@@ -201,12 +201,12 @@ def from_environment(conn_id: str, environ: Mapping[str, str] | None = None) -> 
     name = f"{VARIABLE}{conn_id.upper()}"
     text = (os.environ if environ is None else environ).get(name)
     if not text:
-        raise Misconfigured(Message("connections.connection_missing", conn_id=conn_id, name=name))
+        raise Misconfigured.of("connections.connection_missing", conn_id=conn_id, name=name)
     try:
         return _from_json(conn_id, text) if text.lstrip().startswith("{") else _from_uri(conn_id, text)
     except (ValueError, TypeError, AttributeError):
         # Not chained: the cause would show the text, and with it the password.
-        raise Misconfigured(Message("connections.connection_malformed", name=name)) from None
+        raise Misconfigured.of("connections.connection_malformed", name=name) from None
 
 
 def as_variable(connection: Connection) -> tuple[str, str]:
@@ -346,7 +346,7 @@ def _asked(path: str, wanted: Mapping[str, str]) -> Any:
             client.sendall(json.dumps(wanted).encode() + b"\n")
             answer = json.loads(client.makefile("rb").read())
     except (OSError, ValueError) as error:
-        raise Retryable(Message("connections.task_does_not_answer", wanted=wanted, error=error)) from error
+        raise Retryable.of("connections.task_does_not_answer", wanted=wanted, error=error) from error
     if "found" in answer:
         return answer["found"]
     kind, message = next(iter(answer.items()))

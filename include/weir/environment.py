@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.local_stack import local_stack
 from weir.settings import Settings, read_settings
 
@@ -64,4 +64,4 @@ def opened_services(*, may_be_new: bool = False) -> Iterator[Services]:
 
 
 def _no_ledger(name: str) -> Misconfigured:
-    return Misconfigured(Message("environment.no_ledger", name=name))
+    return Misconfigured.of("environment.no_ledger", name=name)

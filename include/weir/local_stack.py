@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 
 PROJECT_VARIABLE: Final = "WEIR_PROJECT"
 """The environment variable by which the launcher of a project names its folder; without one it is this checkout."""
@@ -55,4 +55,4 @@ def local_stack() -> LocalStack | None:
 
 
 def _unreadable(path: Path, why: str) -> Misconfigured:
-    return Misconfigured(Message("local_stack.unreadable", path=path, why=why))
+    return Misconfigured.of("local_stack.unreadable", path=path, why=why)

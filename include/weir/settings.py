@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from weir.dataflow.retention_settings import RetentionSettings
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.restarts.recovery_settings import RecoverySettings
 from weir.store.local import is_local
 from weir.topology.layouts import SMALL_RESULT
@@ -127,9 +127,9 @@ def store_options(environ: Mapping[str, str]) -> dict[str, Any] | None:
         options = json.loads(text)
     except ValueError as error:
         # The text itself, and what `json` quotes of it, may be a secret.
-        raise Misconfigured(Message("settings.store_options_not_json", name=type(error).__name__)) from None
+        raise Misconfigured.of("settings.store_options_not_json", name=type(error).__name__) from None
     if not isinstance(options, dict):
-        raise Misconfigured(Message("settings.store_options_not_an_object", name=type(options).__name__))
+        raise Misconfigured.of("settings.store_options_not_an_object", name=type(options).__name__)
     return options
 
 
@@ -149,7 +149,7 @@ def _of_section(read: Callable[[Mapping[str, Any]], T], environ: Mapping[str, st
     try:
         return read({**section, **own})
     except Misconfigured as error:
-        raise Misconfigured(Message("settings.section_wrong", error=error)) from error
+        raise Misconfigured.of("settings.section_wrong", error=error) from error
 
 
 def _store(
@@ -167,4 +167,4 @@ def _store(
 
 
 def _unknown(key: str, connection: str) -> Misconfigured:
-    return Misconfigured(Message("settings.key_unknown", key=key, type=key.upper(), connection=connection))
+    return Misconfigured.of("settings.key_unknown", key=key, type=key.upper(), connection=connection)

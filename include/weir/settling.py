@@ -16,7 +16,7 @@ from weir.coordination.evidence import require_not_behind
 from weir.coordination.run_records import write_records
 from weir.coordination.services import Services
 from weir.coordination.settled import Due, Settled
-from weir.errors import LedgerBehind, Message, Misconfigured, Retryable
+from weir.errors import LedgerBehind, Misconfigured, Retryable
 from weir.ledger.leases import drop_expired
 from weir.ledger.publications import has_late_runs, note_late_runs
 from weir.ledger.runs import newest_dataflow_settings
@@ -138,7 +138,7 @@ class Settling:
         """
         services = self._services
         for run, error in unprepared(services, dataflow):
-            settled.failed[run] = Retryable(Message("settling.target_awaited", error=error))
+            settled.failed[run] = Retryable.of("settling.target_awaited", error=error)
         for waiting in deliver_versions(services, dataflow, silence=self._silence):
             where = f"{dataflow}.{waiting.sink}"
             settled.done[where] = str(waiting)

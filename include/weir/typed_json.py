@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self, TypeVar, cast
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ def message_from_json(target: type[T], text: str) -> T:
     """Decode what a program of Weir is asked, or answers. Raises Misconfigured for another version."""
     found = json.loads(text)
     if found.get("version") != _MESSAGES:
-        raise Misconfigured(Message("typed_json.version_differs", found=found.get("version"), version=_MESSAGES))
+        raise Misconfigured.of("typed_json.version_differs", found=found.get("version"), version=_MESSAGES)
     return typed(target.__name__, target, found["message"])
 
 

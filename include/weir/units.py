@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 
 FOREVER = "forever"
 _UNITS = {"minute": "minutes", "hour": "hours", "day": "days", "week": "weeks"}
@@ -23,7 +23,7 @@ def time_from_text(what: str, text: str) -> timedelta | None:
         return None
     time = plain_time(plain)
     if time is None:
-        raise Misconfigured(Message("units.time_malformed", what=what, text=text, time_expected=TIME_EXPECTED))
+        raise Misconfigured.of("units.time_malformed", what=what, text=text, time_expected=TIME_EXPECTED)
     return time
 
 
@@ -31,7 +31,7 @@ def size_from_text(what: str, text: str) -> int:
     """Read a size in bytes such as "500 MB", "2GiB" or "1000000". Raises Misconfigured, naming `what`."""
     found = _SIZE.fullmatch(str(text).strip().lower())
     if found is None or found[2] not in _SIZES:
-        raise Misconfigured(Message("units.size_malformed", what=what, text=text))
+        raise Misconfigured.of("units.size_malformed", what=what, text=text)
     return int(float(found[1]) * _SIZES[found[2]])
 
 

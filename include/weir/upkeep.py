@@ -14,7 +14,7 @@ from sqlalchemy import select
 from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
 from weir.coordination.settled import Due, Settled
-from weir.errors import Internal, Message
+from weir.errors import Internal
 from weir.integrity.scrub import scrub_dataflow
 from weir.ledger.database.tables import DataflowRow
 from weir.ledger.housekeeping import ALL, UPKEEP, is_due, note_done
@@ -61,7 +61,7 @@ def settle_everywhere(services: Services, *parts: Due, context: AirflowContext =
 
 
 def _no_airflow() -> Clearer:
-    raise Internal(Message("upkeep.no_airflow"))
+    raise Internal.of("upkeep.no_airflow")
 
 
 def sweep_everywhere(services: Services, clearer: Clearer) -> Settled:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.local_stack import PROJECT_VARIABLE, STATE_FOLDER
 
 
@@ -21,7 +21,7 @@ def checkout() -> Path:
     root = Path(__file__).resolve().parents[2]
     missing = [name for name in ("pyproject.toml", "dags", "plugins") if not (root / name).exists()]
     if missing:
-        raise Misconfigured(Message("dev.no_checkout", root=root, missing=missing))
+        raise Misconfigured.of("dev.no_checkout", root=root, missing=missing)
     return root
 
 
@@ -32,7 +32,7 @@ def project_root() -> Path:
         return checkout()
     root = Path(named)
     if not (root / "dags").is_dir():
-        raise Misconfigured(Message("dev.no_project", project_variable=PROJECT_VARIABLE, named=named))
+        raise Misconfigured.of("dev.no_project", project_variable=PROJECT_VARIABLE, named=named)
     return root
 
 

@@ -14,7 +14,7 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator
 
 from weir.dataflow.arguments import answers, require, unknown_argument
 from weir.dataflow.stage import Stage, name_of
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.restarts.delays import AIRFLOW_RETRIES, AIRFLOW_RETRY_DELAY
 from weir.topology.regions import LogicalRegion, Topology, compacted_regions, compaction_task
 from weir.wording import did_you_mean
@@ -200,9 +200,9 @@ def stage_task(owner: DAG | TaskGroup, stage: str | Stage) -> Any:
     if not found:
         known = list(dict.fromkeys(stage.name for _, of in declared if of is not None for stage in of.flow.stages))
         hint = did_you_mean(wanted, known, f"it has {', '.join(known) or 'no dataflow'}")
-        raise Misconfigured(Message("dag.stage_unknown", name=name, wanted=wanted, hint=hint))
+        raise Misconfigured.of("dag.stage_unknown", name=name, wanted=wanted, hint=hint)
     if len(found) > 1:
-        raise Misconfigured(Message("dag.stage_in_a_group", name=name, wanted=wanted, found=found))
+        raise Misconfigured.of("dag.stage_in_a_group", name=name, wanted=wanted, found=found)
     return next(iter(found.values()))
 
 
@@ -360,13 +360,11 @@ def _recovery_arguments() -> dict[str, Any]:
 
 def _require_intervals(where: str, group: TaskGroup) -> None:
     if not has_intervals(group.dag.timetable, group.dag.start_date):
-        raise Misconfigured(
-            Message(
-                "dag.schedule_without_intervals",
-                where=where,
-                dag_id=group.dag.dag_id,
-                schedule_name=schedule_name(group.dag.timetable),
-            )
+        raise Misconfigured.of(
+            "dag.schedule_without_intervals",
+            where=where,
+            dag_id=group.dag.dag_id,
+            schedule_name=schedule_name(group.dag.timetable),
         )
 
 
@@ -377,7 +375,7 @@ def _schedule_of(dag: DAG) -> tuple[str, str]:
 
 def _refuse_mapped(group: TaskGroup) -> None:
     if next(group.iter_mapped_task_groups(), None) is not None:
-        raise Misconfigured(Message("dag.group_mapped", group_id=group.group_id))
+        raise Misconfigured.of("dag.group_mapped", group_id=group.group_id)
 
 
 _CLOSE_DOC: Final = """### Closes the run

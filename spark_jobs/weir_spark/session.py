@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 from pyspark.sql import SparkSession
 
-from weir.errors import Message, Misconfigured, first_line
+from weir.errors import Misconfigured, first_line
 from weir.settings import SPARK_VARIABLE
 
 try:
@@ -133,7 +133,7 @@ def active(session: SparkSession) -> Iterator[None]:
 def _check(key: str, value: str) -> None:
     forced = FORCED.get(key)
     if forced is not None and value.lower() != forced.lower():
-        raise Misconfigured(Message("session.setting_forced", key=key, value=value, forced=forced))
+        raise Misconfigured.of("session.setting_forced", key=key, value=value, forced=forced)
 
 
 def _unset(session: SparkSession, defaults: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
@@ -164,9 +164,7 @@ def _set(session: SparkSession, key: str, value: str) -> None:
     try:
         session.conf.set(key, value)
     except (AnalysisException, IllegalArgumentException) as error:
-        raise Misconfigured(
-            Message("session.setting_refused", key=key, value=value, error=first_line(error))
-        ) from error
+        raise Misconfigured.of("session.setting_refused", key=key, value=value, error=first_line(error)) from error
 
 
 @contextmanager

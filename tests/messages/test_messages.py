@@ -33,6 +33,7 @@ def name_of(node):
     return getattr(node, "attr", getattr(node, "id", ""))
 
 
+@cache
 def classes_of_errors():
     """The names of all classes of the product that are errors of Weir, wherever they are defined."""
     bases = {node.name: {name_of(base) for base in node.bases} for _, node in nodes() if isinstance(node, ast.ClassDef)}
@@ -46,10 +47,16 @@ def names_in(text):
     return {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
 
 
+def is_message(name, node):
+    """Report whether a call makes a message, or an error with one."""
+    makes_error = name == "of" and name_of(node.func.value) in classes_of_errors()
+    return bool(node.args) and (name == Message.__name__ or makes_error)
+
+
 def test_messages_and_texts_agree():
     said = {}
     for place, name, node in calls():
-        if name == Message.__name__ and node.args:
+        if is_message(name, node) and not place.startswith("include/weir/errors.py"):
             said[place] = (node.args[0].value, {keyword.arg for keyword in node.keywords})
     known = texts()
     assert {place for place, (kind, _) in said.items() if kind not in known} == set()

@@ -474,8 +474,8 @@ STORES: Final = (
     _fault(
         "no-answer-is-not-found",
         f"{STORE}store",
-        "        except FileNotFoundError as error:\n            raise NotFound(",
-        "        except (FileNotFoundError, TimeoutError) as error:\n            raise NotFound(",
+        "        except FileNotFoundError as error:\n            raise NotFound.of(",
+        "        except (FileNotFoundError, TimeoutError) as error:\n            raise NotFound.of(",
         "A store that does not answer in time is taken for one without the file.",
     ),
 )

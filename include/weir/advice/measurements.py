@@ -17,7 +17,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from weir.advice.replay_rules import LateClear, Measured, Strike
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.execution.failure_class import FailureClass
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import Origin
@@ -59,14 +59,12 @@ def measured(session: Session, dataflow: str) -> Measured:
     attempts = _attempts(session, [row.id for row in alike])
     closed = list(_closed(alike, attempts))
     if topology is None or len(closed) < LEAST_RUNS:
-        raise Misconfigured(
-            Message(
-                "advice.too_few_runs",
-                dataflow=dataflow,
-                closed=len(closed),
-                others=_others(rows, alike),
-                least_runs=LEAST_RUNS,
-            )
+        raise Misconfigured.of(
+            "advice.too_few_runs",
+            dataflow=dataflow,
+            closed=len(closed),
+            others=_others(rows, alike),
+            least_runs=LEAST_RUNS,
         )
     ids = {each.row.id for each in closed}
     known = [each for run in ids for each in attempts[run] if _is_of(topology, each)]

@@ -40,7 +40,7 @@ from weir.coordination.values import (
     NotInRecord,
     TaskKey,
 )
-from weir.errors import Conflict, Fenced, InputUnreadable, Message, ResultUnavailable, Retryable
+from weir.errors import Conflict, Fenced, InputUnreadable, ResultUnavailable, Retryable
 from weir.execution.failure_class import FailureClass, classify
 from weir.execution.failure_words import WARNED
 
@@ -142,7 +142,7 @@ def inputs_suspected(coordinator: Coordinator, begun: Begun) -> Iterator[None]:
         yield
     except InputUnreadable as error:
         coordinator.check_inputs(begun)
-        raise InputUnreadable(Message("attempts.input_is_back", error=error)) from error
+        raise InputUnreadable.of("attempts.input_is_back", error=error) from error
     except (Conflict, Fenced, Retryable):
         raise
     except Exception as error:

@@ -17,7 +17,7 @@ from weir.code.archive import Archive, archive_of, archived
 from weir.code.generation_rules import Cause, Choice, Code, Generation, RepairCode, TaskCode, choose, short
 from weir.code.version import code_version, lacking_functions
 from weir.coordination.services import Services
-from weir.errors import Message, Misconfigured, Retryable
+from weir.errors import Misconfigured, Retryable
 from weir.execution.failure_class import FailureClass
 from weir.formats.paths import archive_path
 from weir.formats.region_job import CodeToRun
@@ -141,7 +141,7 @@ class Archives:
 
 
 def _lost(fingerprint: str, why: object) -> Misconfigured:
-    return Misconfigured(Message("attempts.code_lost", fingerprint=fingerprint[:16], why=why))
+    return Misconfigured.of("attempts.code_lost", fingerprint=fingerprint[:16], why=why)
 
 
 def pin_archive(session: Session, row: RunRow, archives: Archives) -> None:
@@ -159,7 +159,7 @@ def require_archive(services: Services, dataflow: str, code: CodeToRun) -> None:
         services.store_id()  # on an unmounted disk everything seems missing
         with services.ledger.transaction(dataflow) as session:
             forget_archive(session, dataflow, code.archive, code.path)
-        raise Retryable(Message("attempts.code_lost_meanwhile", code_path=code.path, error=error)) from error
+        raise Retryable.of("attempts.code_lost_meanwhile", code_path=code.path, error=error) from error
 
 
 def choose_code(
@@ -215,14 +215,12 @@ def _stored(
     if path is None and code.version == deployed.version:
         code, path = deployed, archives.path(session, deployed.archive)
     if path is None:
-        raise Misconfigured(
-            Message(
-                "attempts.code_of_region_lost",
-                region=region.name,
-                short=short(code.version),
-                archive=code.archive[:16],
-                deployed=short(deployed.version),
-            )
+        raise Misconfigured.of(
+            "attempts.code_of_region_lost",
+            region=region.name,
+            short=short(code.version),
+            archive=code.archive[:16],
+            deployed=short(deployed.version),
         )
     if code.archive == deployed.archive:
         _require_functions(archives.deployed.files, functions, region)
@@ -237,7 +235,7 @@ def _stored(
 def _require_functions(files: Mapping[str, bytes], functions: Sequence[str], region: RegionId) -> None:
     missing = lacking_functions(files, functions)
     if missing:
-        raise Misconfigured(Message("attempts.function_missing", region=region.name, missing=missing))
+        raise Misconfigured.of("attempts.function_missing", region=region.name, missing=missing)
 
 
 def _inherited(

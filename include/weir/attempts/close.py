@@ -19,7 +19,7 @@ from weir.coordination.airflow import Clearer
 from weir.coordination.registered import Gathered, Registered, require_newest
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting, BeginRequest, CloseOutcome, Published
-from weir.errors import Conflict, Message
+from weir.errors import Conflict
 from weir.execution.run_state import CLOSE, AttemptState, RunState
 from weir.formats.manifest import InputRead, Manifest
 from weir.ledger.attempts import count_wait, end
@@ -144,7 +144,7 @@ def _visible(session: Session, run: str, sinks: Sequence[SinkResult]) -> dict[st
     for sink in sinks:
         last = last_publication(session, run, sink.sink)
         if last is None or is_expiring(last):
-            raise Conflict(Message("attempts.version_expired", sink=sink.sink))
+            raise Conflict.of("attempts.version_expired", sink=sink.sink)
         found[sink.sink] = last
     return found
 

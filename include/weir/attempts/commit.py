@@ -27,7 +27,7 @@ from weir.coordination.registered import summary_of
 from weir.coordination.services import Services
 from weir.coordination.source_copies import whole_copies
 from weir.coordination.values import Attempt, Begun, Committed
-from weir.errors import Conflict, Fault, Internal, Message, Misconfigured, ResultUnavailable
+from weir.errors import Conflict, Fault, Internal, Misconfigured, ResultUnavailable
 from weir.execution.airflow_words import FINAL
 from weir.execution.run_state import UNNUMBERED, AttemptState, CurrentResult, RunState, coming_result
 from weir.formats.checks import gate_results
@@ -271,10 +271,8 @@ def _require_all_outputs(begun: Begun, results: Sequence[NewResult]) -> None:
     expected = set(begun.topology.outputs(begun.attempt.region))
     found = {result.partition for result in results}
     if expected != found:
-        raise Internal(
-            Message(
-                "attempts.outputs_differ", attempt_id=begun.attempt.id, expected=sorted(expected), found=sorted(found)
-            )
+        raise Internal.of(
+            "attempts.outputs_differ", attempt_id=begun.attempt.id, expected=sorted(expected), found=sorted(found)
         )
 
 
@@ -298,8 +296,8 @@ def require_equal_schemas(
     finished = sorted(partition for partition, answer in answers.items() if _has_ended(state, partition, answer))
     if finished:
         one = unlike[finished[0]]
-        raise Misconfigured(
-            Message("attempts.columns_differ", partition=one.partition, finished=finished, stage=one.partition.stage)
+        raise Misconfigured.of(
+            "attempts.columns_differ", partition=one.partition, finished=finished, stage=one.partition.stage
         )
     return frozenset(state.results[each].attempt for each in unlike)
 
@@ -310,8 +308,8 @@ def require_none_since(before: RunState, attempt: Attempt, results: Sequence[New
         for partition in _unlike(before, attempt, result):
             by = before.results[partition].attempt
             if by not in known:
-                raise Conflict(
-                    Message("attempts.committed_with_other_columns", partition=partition, by=by, other=result.partition)
+                raise Conflict.of(
+                    "attempts.committed_with_other_columns", partition=partition, by=by, other=result.partition
                 )
 
 

@@ -70,9 +70,7 @@ def _require_all_read(state: RunState, begun: Begun) -> None:
     region, read = begun.attempt.region, {(run_ref(each.run, state.run), each.stage) for each in begun.reads}
     for partition in state.inputs_of(region):
         if not partition.is_of_own_run and (partition.run, partition.stage) not in read:
-            raise Conflict(
-                Message("attempts.stage_adopted_since", region=region, stage=partition.stage, run=partition.run)
-            )
+            raise Conflict.of("attempts.stage_adopted_since", region=region, stage=partition.stage, run=partition.run)
 
 
 def _require_own_splits(session: Session, begun: Begun) -> None:
@@ -83,7 +81,7 @@ def _require_own_splits(session: Session, begun: Begun) -> None:
             continue
         known = slices_of(session, begun.run.id, stage.name)
         if known is None or splits_fingerprint(known) != stage.resolved:
-            raise Conflict(Message("attempts.source_resolved_anew", stage=stage.name, region=region))
+            raise Conflict.of("attempts.source_resolved_anew", stage=stage.name, region=region)
 
 
 def _require_newest_code(state: RunState, begun: Begun) -> None:
@@ -94,14 +92,12 @@ def _require_newest_code(state: RunState, begun: Begun) -> None:
     subtasks = range(begun.topology.region(region.name).parallelism)
     newest = max(state.region(RegionId(region.name, each)).committed_generation for each in subtasks)
     if newest > begun.attempt.generation:
-        raise Conflict(
-            Message(
-                "attempts.newer_code_committed",
-                region=region,
-                short=short(code.version),
-                generation=begun.attempt.generation,
-                newest=newest,
-            )
+        raise Conflict.of(
+            "attempts.newer_code_committed",
+            region=region,
+            short=short(code.version),
+            generation=begun.attempt.generation,
+            newest=newest,
         )
 
 
@@ -112,14 +108,12 @@ def _require_held(session: Session, services: Services, begun: Begun) -> None:
     for number in sorted(released):
         found = results[number]
         if found.state is not None:
-            raise Conflict(
-                Message(
-                    "attempts.state_released",
-                    region=begun.attempt.region,
-                    stage=found.stage,
-                    subtask=found.subtask,
-                    attempt=found.attempt,
-                )
+            raise Conflict.of(
+                "attempts.state_released",
+                region=begun.attempt.region,
+                stage=found.stage,
+                subtask=found.subtask,
+                attempt=found.attempt,
             )
 
 

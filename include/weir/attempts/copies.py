@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from weir.coordination.registered import Registered
 from weir.coordination.services import Services, attempt_folder
-from weir.errors import Fault, Message, Misconfigured, Retryable
+from weir.errors import Fault, Misconfigured, Retryable
 from weir.formats.codec import from_json
 from weir.formats.manifest import COPY_NAME, StageCopy
 from weir.formats.paths import COPY
@@ -78,8 +78,8 @@ def require_whole_copies(services: Services, job: RegionJob, resumed: Collection
     }
     broken |= {folder: copy for folder, copy in found.items() if isinstance(copy, str)}
     for folder, detail in broken.items():
-        raise Retryable(
-            Message("attempts.copy_not_whole", attempt=job.attempt, read=read[folder], folder=folder, detail=detail)
+        raise Retryable.of(
+            "attempts.copy_not_whole", attempt=job.attempt, read=read[folder], folder=folder, detail=detail
         )
 
 

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services, attempt_folder
 from weir.coordination.values import FailedTry
-from weir.errors import Conflict, DiskFull, Fault, Message, ResultUnavailable, Retryable, WeirError
+from weir.errors import Conflict, DiskFull, Fault, ResultUnavailable, Retryable, WeirError
 from weir.execution.failure_class import FailureClass, cause_of, classify
 from weir.execution.failure_words import message_of
 from weir.execution.labels import built_in_labels
@@ -170,7 +170,7 @@ def _backtrack(
             if isinstance(decided.answer, Plan) and not decided.unasked:
                 return _book_plan(session, services, run, row.id, decided.answer, error)
         asked = with_answers(services, store_id, run, decided, airflow)
-    raise Conflict(Message("attempts.run_keeps_changing", rounds=ROUNDS, failed=failed))
+    raise Conflict.of("attempts.run_keeps_changing", rounds=ROUNDS, failed=failed)
 
 
 def _book_plan(

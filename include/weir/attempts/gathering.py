@@ -17,7 +17,7 @@ from weir.coordination.evidence import look_for_results
 from weir.coordination.registered import Gathered, Registered
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting
-from weir.errors import Conflict, Fault, Fenced, Message, ResultUnavailable
+from weir.errors import Conflict, Fault, Fenced, ResultUnavailable
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState, RunState
 from weir.ledger.attempts import attempts_of, count_wait
@@ -64,7 +64,7 @@ def gather(services: Services, registered: Registered, clearer: Clearer) -> Gath
             raise answer
         if answer is not None:
             return answer
-    raise Conflict(Message("attempts.inputs_keep_changing", region=region, rounds=ROUNDS))
+    raise Conflict.of("attempts.inputs_keep_changing", region=region, rounds=ROUNDS)
 
 
 def _look_for(services: Services, missing: ResultUnavailable) -> None:
@@ -135,17 +135,15 @@ def _answer(
 def _require_newest(session: Session, registered: Registered) -> AttemptRow:
     newest = next(reversed(attempts_of(session, registered.run.id, registered.attempt.region)), None)
     if newest is None:
-        raise Fenced(Message("attempts.attempt_unknown", region=registered.attempt.region))
+        raise Fenced.of("attempts.attempt_unknown", region=registered.attempt.region)
     is_same = newest.id == registered.attempt.id and newest.session_id == registered.attempt.session_id
     if not is_same or newest.state != AttemptState.RUNNING.value:
-        raise Fenced(
-            Message(
-                "attempts.attempt_superseded",
-                attempt_id=registered.attempt.id,
-                region=registered.attempt.region,
-                newest_id=newest.id,
-                state=newest.state,
-            )
+        raise Fenced.of(
+            "attempts.attempt_superseded",
+            attempt_id=registered.attempt.id,
+            region=registered.attempt.region,
+            newest_id=newest.id,
+            state=newest.state,
         )
     return newest
 

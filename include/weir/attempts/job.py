@@ -19,7 +19,7 @@ from weir.dataflow import DigestRule, Stage
 from weir.dataflow.key_types import key_types, require_equal_key_types
 from weir.dataflow.stage import StageKind, spark_conf
 from weir.dataflow.state_schema import fields_of_ddl, spark_json
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.execution.run_state import RunState
 from weir.formats.manifest import OF_RESULT, OF_STORED_ROWS, InputRead, Manifest, splits_fingerprint
 from weir.formats.region_job import (
@@ -210,9 +210,7 @@ def _require_one_schema(read: InputPartitions, manifests: Mapping[PartitionId, M
     schemas = {manifests[each].digest.schema: each for each in read.partitions}
     if len(schemas) > 1:
         one, other = list(schemas.values())[:2]
-        raise Misconfigured(
-            Message("attempts.columns_of_subtasks_differ", one=one, other=other, producer=read.producer)
-        )
+        raise Misconfigured.of("attempts.columns_of_subtasks_differ", one=one, other=other, producer=read.producer)
 
 
 def _check_keys(

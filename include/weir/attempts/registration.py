@@ -117,13 +117,11 @@ def register_committed(
     Raises Fenced unless Airflow runs this try now, and otherwise as `register`.
     """
     if not _is_present(clearer, request):
-        raise Fenced(
-            Message(
-                "attempts.already_committed",
-                try_number=request.try_number,
-                task_id=request.key.task_id,
-                committed=committed,
-            )
+        raise Fenced.of(
+            "attempts.already_committed",
+            try_number=request.try_number,
+            task_id=request.key.task_id,
+            committed=committed,
         )
     return _register_anew(services, request, committed, may_adopt=False)
 
@@ -186,10 +184,8 @@ def _succeed(services: Services, request: BeginRequest, newest: str, *, may_adop
         region = region_of_task(run.task_prefix, request.key)
         every = [row for row in attempts_ever_of(session, run.id, region) if row.is_of_dag_run]
         if every and every[-1].id != newest:
-            raise Fenced(
-                Message(
-                    "attempts.too_late_for_success", try_number=request.try_number, region=region, every_id=every[-1].id
-                )
+            raise Fenced.of(
+                "attempts.too_late_for_success", try_number=request.try_number, region=region, every_id=every[-1].id
             )
         lost = [row for row in every if row.try_number >= request.try_number]
         older = [row for row in every if row.try_number < request.try_number]
@@ -253,7 +249,7 @@ def register(services: Services, request: BeginRequest) -> Registered | NotBegun
             look_for_attempts(services, unknown.run.id, unknown.region, unknown.run.topology.outputs(unknown.region))
             has_looked = True
     else:
-        raise Conflict(Message("attempts.moved_too_often", run_id=request.key.run_id, rounds=ROUNDS))
+        raise Conflict.of("attempts.moved_too_often", run_id=request.key.run_id, rounds=ROUNDS)
     if archives is None or not isinstance(found, Registered):
         return found
     return _with_present_archive(services, archives, found)
@@ -270,7 +266,7 @@ def _with_present_archive(services: Services, archives: Archives, registered: Re
     with services.ledger.transaction(registered.run.dataflow.name) as session:
         row = session.get(AttemptRow, attempt.id)
         if row is None:
-            raise Fenced(Message("attempts.attempt_unknown", region=attempt.region))
+            raise Fenced.of("attempts.attempt_unknown", region=attempt.region)
         archives.enter(session, code.archive, code.path)
         row.archive = code.archive
     return replace(registered, attempt=replace(attempt, code=code))

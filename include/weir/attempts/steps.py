@@ -18,7 +18,7 @@ from weir.attempts.ports import Log, TaskEngine, TaskPorts
 from weir.coordination.airflow import ClearItem
 from weir.coordination.settled import Due
 from weir.coordination.values import Awaiting, BeginRequest, Begun, Exhausted, NotInRecord, TaskKey
-from weir.errors import Conflict, Fenced, Internal, LedgerBehind, Message, WeirError
+from weir.errors import Conflict, Fenced, Internal, LedgerBehind, WeirError
 from weir.execution.failure_class import FailureClass
 from weir.execution.failure_words import SAYS, note_of_failure
 from weir.execution.run_state import CLOSE
@@ -99,7 +99,7 @@ def end_without_result(task: TaskPorts, key: TaskKey, outcome: object) -> dict[s
         task.log(outcome.note)
         annotate(task.airflow, key, f"{SAYS}{outcome.note}")
         return {"note": outcome.note}
-    raise Internal(Message("attempts.illegal_end", key=key, name=type(outcome).__name__))
+    raise Internal.of("attempts.illegal_end", key=key, name=type(outcome).__name__)
 
 
 def write_job(store: Store, job: SparkJob) -> None:

@@ -12,7 +12,7 @@ from weir.coordination.airflow_client import AirflowClient
 from weir.coordination.clearing import EndpointClearer
 from weir.coordination.services import Services
 from weir.environment import API_VARIABLE, command_environment
-from weir.errors import Message, Misconfigured, WeirError
+from weir.errors import Misconfigured, WeirError
 from weir.recovery.pending_clears import deliver, what_was_cleared
 from weir.recovery.standing import Asked
 
@@ -27,7 +27,7 @@ def airflow_api(environ: Mapping[str, str]) -> AirflowClient | None:
         return None
     url = urlsplit(given)
     if url.scheme not in {"http", "https"} or not url.hostname or url.username is None:
-        raise Misconfigured(Message("cli.api_variable_malformed", api_variable=API_VARIABLE))
+        raise Misconfigured.of("cli.api_variable_malformed", api_variable=API_VARIABLE)
     address = f"{url.scheme}://{url.hostname}" + (f":{url.port}" if url.port else "") + url.path.rstrip("/")
     client = AirflowClient(address, unquote(url.username), unquote(url.password or ""), source=API_VARIABLE)
     client.log_in()

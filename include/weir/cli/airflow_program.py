@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,6 +29,6 @@ def become_airflow(words: Sequence[str], environ: Mapping[str, str]) -> None:
     beside = Path(sys.executable).parent
     program = shutil.which("airflow", path=f"{beside}{os.pathsep}{environ.get('PATH', os.defpath)}")
     if program is None:
-        raise Misconfigured(Message("cli.airflow_not_installed", words=words))
+        raise Misconfigured.of("cli.airflow_not_installed", words=words)
     sys.stdout.flush()
     os.execve(program, [program, *words], dict(environ))  # noqa: S606  no shell is wanted

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 
 from weir.environment import command_environment
-from weir.errors import EngineLost, Message, Misconfigured
+from weir.errors import EngineLost, Misconfigured
 from weir.formats.codec import from_json, to_json
 from weir.formats.programs import PROBLEM, answer_from_json
 from weir.formats.region_job import RegionReport
@@ -66,7 +66,7 @@ def lines_of(program: str, request: str, remote: str | None, environ: Mapping[st
             with running:
                 yield from _lines(running)
         if running.returncode:
-            raise EngineLost(Message("cli.contents_not_compared", end=_end(log)))
+            raise EngineLost.of("cli.contents_not_compared", end=_end(log))
 
 
 def _lines(program: subprocess.Popen[str]) -> Iterator[str]:
@@ -129,7 +129,7 @@ def answered(query: StateQuery, remote: str | None, environ: Mapping[str, str]) 
             check=False,
         )
         if done.returncode:
-            raise Misconfigured(Message("cli.query_not_answered", problem=_problem(done.stderr)))
+            raise Misconfigured.of("cli.query_not_answered", problem=_problem(done.stderr))
         with pa.OSFile(str(rows)) as file, pa.ipc.open_stream(file) as stream:
             return cast("pa.Table", stream.read_all())
 

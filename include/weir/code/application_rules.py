@@ -142,7 +142,7 @@ def bound(arguments: Sequence[str], values: Mapping[str, Any]) -> list[str]:
     def text(found: re.Match[str]) -> str:
         written = _written(found)
         if written not in values:
-            raise Misconfigured(Message("code.value_unknown", written=written, values=sorted(values)))
+            raise Misconfigured.of("code.value_unknown", written=written, values=sorted(values))
         return _text(written, values[written])
 
     return [_TEMPLATE.sub(text, each) for each in arguments]
@@ -178,4 +178,4 @@ def _text(written: str, value: object) -> str:
         return str(value).lower()
     if isinstance(value, str | int | float):
         return str(value)
-    raise Misconfigured(Message("code.value_is_no_text", written=written, value=value))
+    raise Misconfigured.of("code.value_is_no_text", written=written, value=value)

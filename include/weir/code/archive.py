@@ -27,7 +27,7 @@ from typing import Final
 from weir.code.application_rules import is_stored_application, name_in_archive
 from weir.code.data_beside import DataBeside, data_beside
 from weir.code.syntax import top_level_imports
-from weir.errors import Message, Misconfigured, Retryable
+from weir.errors import Misconfigured, Retryable
 from weir.units import format_size
 
 _OWN = frozenset({"weir", "weir_spark", "weir_airflow"})
@@ -142,7 +142,7 @@ def pack(
     texts = {name: text.encode() for name, text in sql.items()}
     twice = next((name for name, text in texts.items() if files.get(name, text) != text), None)
     if twice is not None:
-        raise Misconfigured(Message("code.sql_file_twice", twice=twice))
+        raise Misconfigured.of("code.sql_file_twice", twice=twice)
     stored = {name_in_archive(path): content for path, content in applications.items()}
     return Archive({**packages, **data, **files, **texts, **stored})
 
@@ -186,13 +186,13 @@ def _packed(owner: str, files: Callable[[], Iterator[tuple[str, bytes]]]) -> dic
         except (FileNotFoundError, NotADirectoryError) as error:
             gone = error
         except OSError as error:
-            raise Misconfigured(Message("code.file_unreadable", owner=owner, error=error)) from error
+            raise Misconfigured.of("code.file_unreadable", owner=owner, error=error) from error
     missing = Path(str(gone.filename))
     if missing.is_symlink():
-        raise Misconfigured(
-            Message("code.link_leads_nowhere", owner=owner, missing=str(missing), target=str(missing.readlink()))
+        raise Misconfigured.of(
+            "code.link_leads_nowhere", owner=owner, missing=str(missing), target=str(missing.readlink())
         ) from gone
-    raise Retryable(Message("code.file_vanished", owner=owner, gone=gone)) from gone
+    raise Retryable.of("code.file_vanished", owner=owner, gone=gone) from gone
 
 
 def _encodable(name: str) -> str:
@@ -200,7 +200,7 @@ def _encodable(name: str) -> str:
     try:
         name.encode()
     except UnicodeEncodeError as error:
-        raise Misconfigured(Message("code.file_name_not_utf8", name=name)) from error
+        raise Misconfigured.of("code.file_name_not_utf8", name=name) from error
     return name
 
 
@@ -259,7 +259,7 @@ class _Walk:
         found = folder.stat()
         identity = (found.st_dev, found.st_ino)
         if identity in above:
-            raise Misconfigured(Message("code.link_without_end", source=source))
+            raise Misconfigured.of("code.link_without_end", source=source)
         with os.scandir(folder) as entries:
             wanted = [each for each in entries if not _is_left_out(each.name) and (not beside or beside(each.name))]
         for entry in wanted:
@@ -278,9 +278,7 @@ class _Walk:
     def _count(self, entry: os.DirEntry[str], source: Path) -> None:
         self.copied += entry.stat().st_size
         if self.copied > MOST_COPIED:
-            raise Misconfigured(
-                Message("code.too_large", source=source, limit=format_size(MOST_COPIED), folder=self.folder)
-            )
+            raise Misconfigured.of("code.too_large", source=source, limit=format_size(MOST_COPIED), folder=self.folder)
 
 
 def _read(path: Path) -> bytes:
@@ -308,7 +306,7 @@ def _found(module: str) -> ModuleSpec | None:
 def _spec(module: str) -> ModuleSpec:
     spec = _found(module)
     if spec is None or (spec.submodule_search_locations is None and not _is_file(Path(str(spec.origin)))):
-        raise Misconfigured(Message("code.module_not_here", module=module))
+        raise Misconfigured.of("code.module_not_here", module=module)
     return spec
 
 

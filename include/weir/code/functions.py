@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from weir.code.hints import hint_of, modules_beside
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.extras import command_for
 from weir.wording import did_you_mean
 
@@ -25,27 +25,23 @@ def load(reference: str, owner: str) -> Callable[..., Any]:
     """
     module_name, separator, name = reference.partition(":")
     if not separator or not module_name or not name:
-        raise Misconfigured(Message("code.reference_malformed", owner=owner, reference=reference))
+        raise Misconfigured.of("code.reference_malformed", owner=owner, reference=reference)
     module = import_module(module_name, owner)
     function = getattr(module, name, None)
     if callable(function):
         return function  # type: ignore[no-any-return]  # getattr gives Any
     if function is not None:
-        raise Misconfigured(
-            Message("code.not_a_function", owner=owner, reference=reference, name=type(function).__name__)
-        )
+        raise Misconfigured.of("code.not_a_function", owner=owner, reference=reference, name=type(function).__name__)
     hint = did_you_mean(name, [key for key in vars(module) if not key.startswith("_")], lead=", ")
     kind = "class" if name[:1].isupper() else "function"
-    raise Misconfigured(
-        Message(
-            "code.name_not_in_module",
-            owner=owner,
-            module_name=module_name,
-            kind=kind,
-            name=name,
-            hint=hint,
-            file=module.__file__,
-        )
+    raise Misconfigured.of(
+        "code.name_not_in_module",
+        owner=owner,
+        module_name=module_name,
+        kind=kind,
+        name=name,
+        hint=hint,
+        file=module.__file__,
     )
 
 
@@ -56,15 +52,13 @@ def check_call(function: Callable[..., Any], owner: str, positional: tuple[str, 
     except TypeError as error:
         name = getattr(function, "__name__", "function")
         wanted = ", ".join((*positional, *named))
-        raise Misconfigured(
-            Message(
-                "code.signature_does_not_fit",
-                owner=owner,
-                name=name,
-                wanted=wanted,
-                signature=inspect.signature(function),
-                error=error,
-            )
+        raise Misconfigured.of(
+            "code.signature_does_not_fit",
+            owner=owner,
+            name=name,
+            wanted=wanted,
+            signature=inspect.signature(function),
+            error=error,
         ) from error
 
 
@@ -77,22 +71,20 @@ def import_module(name: str, owner: str) -> Any:
         if missing is not None and (name == missing or name.startswith(f"{missing}.")):
             others = "; is its package installed where tasks run, or its folder on PYTHONPATH?"
             hint = did_you_mean(name, _modules_like(name, missing), others, lead=", ")
-            raise Misconfigured(
-                Message(
-                    "code.module_missing",
-                    owner=owner,
-                    missing=missing,
-                    place_of_package=_place_of_package(missing),
-                    hint=hint,
-                )
+            raise Misconfigured.of(
+                "code.module_missing",
+                owner=owner,
+                missing=missing,
+                place_of_package=_place_of_package(missing),
+                hint=hint,
             ) from error
         command = command_for(error)
         cure = hint_of(error) if command is None else f". {command} where it runs"
-        raise Misconfigured(Message("code.import_failed", owner=owner, name=name, error=error, cure=cure)) from error
+        raise Misconfigured.of("code.import_failed", owner=owner, name=name, error=error, cure=cure) from error
     except (RecursionError, MemoryError) as error:
         if not _is_of_compiler(error):
             raise
-        raise Misconfigured(Message("code.expression_too_deep", owner=owner, name=name, error=error)) from error
+        raise Misconfigured.of("code.expression_too_deep", owner=owner, name=name, error=error) from error
     except Exception as error:
         if hint := hint_of(error):
             error.add_note(f"in module {name}{hint}")

@@ -70,8 +70,8 @@ def text_of(content: bytes, owner: str) -> str:
         return content.decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise Misconfigured(
-            Message("code.bytes_not_utf8", owner=owner, line=line, content=content[error.start : error.start + 1])
+        raise Misconfigured.of(
+            "code.bytes_not_utf8", owner=owner, line=line, content=content[error.start : error.start + 1]
         ) from error
 
 
@@ -121,7 +121,7 @@ def require_bindable(name: str, value: object) -> None:
     """Require a value that Spark can bind. Raises Misconfigured."""
     values = value if isinstance(value, list) else [value]
     if any(isinstance(each, dict | list) for each in values):
-        raise Misconfigured(Message("code.value_not_bindable", name=name))
+        raise Misconfigured.of("code.value_not_bindable", name=name)
 
 
 def _written(template: str) -> str:

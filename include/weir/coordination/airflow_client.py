@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 from weir.connections import LOOPBACK
-from weir.errors import Message, Misconfigured, Retryable
+from weir.errors import Misconfigured, Retryable
 from weir.wording import shortened
 
 if TYPE_CHECKING:
@@ -93,14 +93,12 @@ class AirflowClient:
         """Send one request and return the JSON object of the answer. Raises as `call`, Misconfigured for 404 too."""
         response = self.call(method, path, body, **query)
         if response.is_error:
-            raise Misconfigured(
-                Message(
-                    "coordination.airflow_failed",
-                    base_url=self.base_url,
-                    method=method,
-                    path=path,
-                    answer=_text_of(response),
-                )
+            raise Misconfigured.of(
+                "coordination.airflow_failed",
+                base_url=self.base_url,
+                method=method,
+                path=path,
+                answer=_text_of(response),
             )
         found: dict[str, Any] = response.json()
         return found
@@ -121,18 +119,14 @@ class AirflowClient:
             account = {"username": self._login, "password": self._password or ""}
             response = self._request("POST", _LOG_IN, json=account)
         if response.is_server_error or response.status_code in _TRANSIENT:
-            raise Retryable(
-                Message("coordination.token_refused_for_now", base_url=self.base_url, answer=_text_of(response))
-            )
+            raise Retryable.of("coordination.token_refused_for_now", base_url=self.base_url, answer=_text_of(response))
         if not response.is_success:
-            raise Misconfigured(
-                Message(
-                    "coordination.token_refused",
-                    base_url=self.base_url,
-                    login=self._login or "an anonymous caller",
-                    answer=_text_of(response),
-                    source=self._source,
-                )
+            raise Misconfigured.of(
+                "coordination.token_refused",
+                base_url=self.base_url,
+                login=self._login or "an anonymous caller",
+                answer=_text_of(response),
+                source=self._source,
             )
         return str(response.json()["access_token"])
 
@@ -150,43 +144,37 @@ class AirflowClient:
                 is_unsent = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
                 is_harmless = method == "GET" or path == _LOG_IN or is_unsent
                 if not (left and is_harmless):
-                    raise Retryable(
-                        Message("coordination.airflow_silent", url=url, method=method, path=path, error=error)
+                    raise Retryable.of(
+                        "coordination.airflow_silent", url=url, method=method, path=path, error=error
                     ) from error
 
     def _raise_for_error(self, method: str, path: str, response: httpx.Response) -> None:
         code = response.status_code
         if code in _REFUSED:
-            raise Misconfigured(
-                Message(
-                    "coordination.permission_missing",
-                    base_url=self.base_url,
-                    method=method,
-                    path=path,
-                    answer=_text_of(response),
-                    login=self._login or "(token)",
-                    source=self._source,
-                )
+            raise Misconfigured.of(
+                "coordination.permission_missing",
+                base_url=self.base_url,
+                method=method,
+                path=path,
+                answer=_text_of(response),
+                login=self._login or "(token)",
+                source=self._source,
             )
         if response.is_server_error or code in _TRANSIENT:
-            raise Retryable(
-                Message(
-                    "coordination.airflow_busy",
-                    base_url=self.base_url,
-                    method=method,
-                    path=path,
-                    answer=_text_of(response),
-                )
+            raise Retryable.of(
+                "coordination.airflow_busy",
+                base_url=self.base_url,
+                method=method,
+                path=path,
+                answer=_text_of(response),
             )
         if response.is_error and code not in _RETURNED:
-            raise Misconfigured(
-                Message(
-                    "coordination.request_not_understood",
-                    base_url=self.base_url,
-                    method=method,
-                    path=path,
-                    answer=_text_of(response),
-                )
+            raise Misconfigured.of(
+                "coordination.request_not_understood",
+                base_url=self.base_url,
+                method=method,
+                path=path,
+                answer=_text_of(response),
             )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weir.coordination.airflow import MOST_RUNS, ClearAnswer, ClearItem, OpenRun, SeenDag, SeenRun, UserRights, by_dag
 from weir.coordination.airflow_client import AirflowClient, path_of
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.execution.airflow_words import UNSUCCESSFUL
 from weir.execution.failure_words import NOTE_LENGTH
 
@@ -115,7 +115,7 @@ class EndpointClearer:
         """Ask the plugin's endpoint. Raises Misconfigured where the api-server does not serve it."""
         response = self._api.call("POST", path_of("weir", "dags", dag_id, verb), body)
         if response.status_code in NO_ROUTE:
-            raise Misconfigured(Message("coordination.plugin_missing", base_url=self._api.base_url))
+            raise Misconfigured.of("coordination.plugin_missing", base_url=self._api.base_url)
         found: dict[str, Any] = response.json()
         return found
 

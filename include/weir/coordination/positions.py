@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from weir.coordination.services import Services
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.formats.paths import position_path
 from weir.formats.run_record import RecordedRange
 from weir.store.errors import NotFound
@@ -48,9 +48,9 @@ def loaded_position(services: Services, position: Mapping[str, Any]) -> Any:
         data = gzip.decompress(services.store.read(path))
     except NotFound as error:
         services.store_id()  # the disk may not be mounted
-        raise Misconfigured(Message("coordination.position_gone", path=path)) from error
+        raise Misconfigured.of("coordination.position_gone", path=path) from error
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise Misconfigured(Message("coordination.position_damaged", path=path)) from error
+        raise Misconfigured.of("coordination.position_damaged", path=path) from error
     if hashlib.sha256(data).hexdigest() != position["sha256"]:
-        raise Misconfigured(Message("coordination.position_damaged", path=path))
+        raise Misconfigured.of("coordination.position_damaged", path=path)
     return json.loads(data)

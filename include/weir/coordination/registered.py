@@ -13,7 +13,7 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.values import Attempt, SparkWork
-from weir.errors import Conflict, Fenced, Message
+from weir.errors import Conflict, Fenced
 from weir.execution.run_state import AttemptState, CurrentResult, RunState
 from weir.formats.manifest import Manifest
 from weir.ledger.attempts import Origin, attempts_of
@@ -58,28 +58,24 @@ def newest_of(session: Session, run: Run, region: RegionId, attempt: str, tries:
     """Return the newest of a region's attempts, which must be `attempt`. Raises Fenced or Conflict, as above."""
     newest = next(reversed(tries), None)
     if newest is None:
-        raise Fenced(Message("coordination.attempt_not_in_ledger", attempt=attempt, region=region))
+        raise Fenced.of("coordination.attempt_not_in_ledger", attempt=attempt, region=region)
     lineage = session.connection().execute(_LINEAGE, {"dataflow": run.dataflow.name}).scalar_one()
     if newest.id != attempt or newest.state != AttemptState.RUNNING.value:
-        raise Fenced(
-            Message(
-                "coordination.attempt_not_newest",
-                attempt=attempt,
-                region=region,
-                newest_id=newest.id,
-                state=newest.state,
-            )
+        raise Fenced.of(
+            "coordination.attempt_not_newest",
+            attempt=attempt,
+            region=region,
+            newest_id=newest.id,
+            state=newest.state,
         )
     if newest.lineage != lineage:
-        raise Conflict(
-            Message(
-                "coordination.lineage_changed",
-                attempt=attempt,
-                region=region,
-                lineage=newest.lineage,
-                dataflow=run.dataflow.name,
-                current=lineage,
-            )
+        raise Conflict.of(
+            "coordination.lineage_changed",
+            attempt=attempt,
+            region=region,
+            lineage=newest.lineage,
+            dataflow=run.dataflow.name,
+            current=lineage,
         )
     return newest
 

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
-from weir.errors import Conflict, Message
+from weir.errors import Conflict
 from weir.formats.codec import to_json
 from weir.formats.paths import record_path
 from weir.formats.run_record import RunRecord
@@ -47,7 +47,7 @@ def write_record(services: Services, run: str) -> None:
             record = record_of(session, row)
         if _write(services, record):
             return
-    raise Conflict(Message("coordination.record_keeps_changing", run=run, rounds=ROUNDS))
+    raise Conflict.of("coordination.record_keeps_changing", run=run, rounds=ROUNDS)
 
 
 def write_records(services: Services, dataflow: str) -> int:

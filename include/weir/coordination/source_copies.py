@@ -14,7 +14,7 @@ from typing import Any, Final
 from weir.coordination.registered import Registered
 from weir.coordination.services import Services, attempt_folder
 from weir.dataflow.stage import Stage
-from weir.errors import Fault, Message, Misconfigured
+from weir.errors import Fault, Misconfigured
 from weir.formats.codec import from_json
 from weir.formats.manifest import COPY_NAME, StageCopy
 from weir.formats.paths import SOURCE_COPY, folder_of, source_copy_folder
@@ -125,6 +125,4 @@ def checked_copy(services: Services, binding: str) -> StageCopy | StoreFinding |
 
 def _not_whole(run: str, stage: str, binding: str, detail: str) -> Misconfigured:
     folder = folder_of(binding)
-    return Misconfigured(
-        Message("coordination.source_copy_not_whole", stage=stage, run=run, folder=folder, detail=detail)
-    )
+    return Misconfigured.of("coordination.source_copy_not_whole", stage=stage, run=run, folder=folder, detail=detail)

@@ -13,7 +13,7 @@ from inspect import Parameter, signature
 from types import MappingProxyType
 from typing import Any, Final, ParamSpec, TypeVar
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.wording import did_you_mean
 
 _P = ParamSpec("_P")
@@ -54,7 +54,7 @@ def problem_of(what: str, value: object, kind: type | tuple[type, ...], write: s
 def require(where: str, what: str, value: object, kind: type | tuple[type, ...], write: str) -> None:
     """Require a value of a kind. Raises Misconfigured."""
     for problem in problem_of(what, value, kind, write):
-        raise Misconfigured(Message("dataflow.argument_wrong", where=where, problem=problem))
+        raise Misconfigured.of("dataflow.argument_wrong", where=where, problem=problem)
 
 
 def require_connection(where: str, conn_id: object, kind: str) -> None:
@@ -62,7 +62,7 @@ def require_connection(where: str, conn_id: object, kind: str) -> None:
     is_url = isinstance(conn_id, str) and ("://" in conn_id or conn_id.startswith("jdbc:"))
     if not isinstance(conn_id, str) or not conn_id or is_url:
         found = "a URL" if is_url else shown(conn_id)
-        raise Misconfigured(Message("dataflow.conn_id_malformed", where=where, found=found, kind=kind))
+        raise Misconfigured.of("dataflow.conn_id_malformed", where=where, found=found, kind=kind)
 
 
 _MISREAD_BY_DELTA: Final = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|\\\x00-\x1f\x7f]")
@@ -76,7 +76,7 @@ def require_delta_path(where: str, path: str) -> None:
     """
     found = _MISREAD_BY_DELTA.search(path) or ("://" in path and _MISREAD_IN_URL.search(path))
     if found:
-        raise Misconfigured(Message("dataflow.delta_path_misread", where=where, found=found[0], path=path))
+        raise Misconfigured.of("dataflow.delta_path_misread", where=where, found=found[0], path=path)
 
 
 def copy_of(given: Any) -> Any:
@@ -90,7 +90,7 @@ def column_names(where: str, what: str, given: str | Sequence[str]) -> tuple[str
     """Return one column name, or a list of them, as a tuple. Raises Misconfigured."""
     if isinstance(given, str) and _LIST_OF_NAMES.fullmatch(given):
         names = ", ".join(f'"{name.strip()}"' for name in given.split(","))
-        raise Misconfigured(Message("dataflow.columns_are_a_text", where=where, what=what, given=given, names=names))
+        raise Misconfigured.of("dataflow.columns_are_a_text", where=where, what=what, given=given, names=names)
     require(where, what, given, (str, list, tuple), f'{what}="column" or {what}=["column", "other"], in this order')
     return (given,) if isinstance(given, str) else tuple(given)
 
@@ -111,7 +111,7 @@ def reference_for(value: object) -> str:
 def unknown_argument(where: str, word: str, known: Sequence[str], passed_on: Sequence[str] = ()) -> Misconfigured:
     """Return the answer to an argument that does not exist: the closest one, else all but those that are passed on."""
     hint = did_you_mean(word, [*known, *passed_on], f"it has {', '.join(known)}", form="{}=")
-    return Misconfigured(Message("dataflow.argument_unknown", where=where, word=word, hint=hint))
+    return Misconfigured.of("dataflow.argument_unknown", where=where, word=word, hint=hint)
 
 
 def answers(
@@ -152,11 +152,11 @@ def _checked(
         first = given[0] if given else kwargs.get(known[0])
         where = f"{name}({'...' if first is None else shown(first)})"
         if wrong is None:
-            raise Misconfigured(Message("dataflow.argument_unnamed", where=where, given=shown(given[1]), second=second))
+            raise Misconfigured.of("dataflow.argument_unnamed", where=where, given=shown(given[1]), second=second)
         right = words.get(wrong)
         if right is None:
             raise unknown_argument(where, wrong, known)
         advice = f"write {right}={shown(kwargs[wrong])}" if right.isidentifier() else right
-        raise Misconfigured(Message("dataflow.argument_misspelled", where=where, wrong=wrong, advice=advice))
+        raise Misconfigured.of("dataflow.argument_misspelled", where=where, wrong=wrong, advice=advice)
 
     return checked

@@ -24,7 +24,7 @@ from weir.dataflow.stage import Exchange, Stage, StageKind, TaskSettings
 from weir.dataflow.state import OnReprocess, State
 from weir.dataflow.targets import Target
 from weir.dataflow.validation import require_no_secrets, require_sound_states, sound_stages
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.typed_json import plain, typed
 from weir.units import size_from_text, time_from_text
 
@@ -129,7 +129,7 @@ class Dataflow:
     def __post_init__(self, is_record: bool) -> None:
         require("Dataflow(...)", "name", self.name, str, 'Dataflow("name_of_dataflow", [stages])')
         if isinstance(self.stages, str | Mapping) or not isinstance(self.stages, Iterable):
-            raise Misconfigured(Message("dataflow.stages_not_a_list", name=self.name, stages=shown(self.stages)))
+            raise Misconfigured.of("dataflow.stages_not_a_list", name=self.name, stages=shown(self.stages))
         object.__setattr__(self, "failover", _choice(self.name, "failover", self.failover, FailoverStrategy))
         object.__setattr__(self, "consumers", _choice(self.name, "consumers", self.consumers, Consumers))
         object.__setattr__(self, "on_reprocess", _choice(self.name, "on_reprocess", self.on_reprocess, OnReprocess))
@@ -157,19 +157,19 @@ class Dataflow:
             if self.quota is not None:
                 size_from_text("quota", self.quota)
         except Misconfigured as error:
-            raise Misconfigured(Message("dataflow.retention_wrong", name=self.name, error=error)) from error
+            raise Misconfigured.of("dataflow.retention_wrong", name=self.name, error=error) from error
         retained: object = self.retained_checkpoints
         if retained is not None and (type(retained) is not int or retained < 1):
-            raise Misconfigured(Message("dataflow.retained_checkpoints_wrong", name=self.name, retained=retained))
+            raise Misconfigured.of("dataflow.retained_checkpoints_wrong", name=self.name, retained=retained)
 
     def _check_publish_by(self) -> None:
         given: object = self.publish_by
         if given is None:
             return
         if not isinstance(given, timedelta) or not timedelta() < given <= LONGEST_PUBLISH_BY:
-            raise Misconfigured(Message("dataflow.publish_by_wrong", name=self.name, given=shown(given)))
+            raise Misconfigured.of("dataflow.publish_by_wrong", name=self.name, given=shown(given))
         if not any(receiver.wants(EventKind.DEADLINE_MISSED) for receiver in self.notify):
-            raise Misconfigured(Message("dataflow.publish_by_tells_nobody", name=self.name))
+            raise Misconfigured.of("dataflow.publish_by_tells_nobody", name=self.name)
 
     def stage(self, name: str) -> Stage:
         """Return the stage of that name. Raises Misconfigured where there is none."""
@@ -177,7 +177,7 @@ class Dataflow:
             if stage.name == name:
                 return stage
         known = ", ".join(stage.name for stage in self.stages)
-        raise Misconfigured(Message("dataflow.stage_unknown", name=self.name, stage=name, known=known))
+        raise Misconfigured.of("dataflow.stage_unknown", name=self.name, stage=name, known=known)
 
     def max_parallelism_of(self, stage: str) -> int:
         """Return the number of key groups that the stage's keyed inputs are divided into."""
@@ -199,7 +199,7 @@ class Dataflow:
         states = {state.name: state for stage in self.stages for state in stage.states}
         if name not in states:
             known = ", ".join(states) or "none"
-            raise Misconfigured(Message("dataflow.state_unknown", name=self.name, state=name, known=known))
+            raise Misconfigured.of("dataflow.state_unknown", name=self.name, state=name, known=known)
         return states[name]
 
     def to_json(self) -> dict[str, Any]:
@@ -224,10 +224,8 @@ class Dataflow:
         """Read the record that `to_json` wrote. Raises Misconfigured for another version."""
         version = document.get("version")
         if version != VERSION or isinstance(version, bool):
-            raise Misconfigured(
-                Message(
-                    "dataflow.record_of_other_version", document=document.get("name"), version=version, expected=VERSION
-                )
+            raise Misconfigured.of(
+                "dataflow.record_of_other_version", document=document.get("name"), version=version, expected=VERSION
             )
         return cls(
             name=document["name"],
@@ -250,16 +248,16 @@ def _choice(dataflow: str, what: str, value: object, kinds: type[Enum]) -> Enum:
         if value is kind or value == kind.value:
             return kind
     known = " or ".join(f'{what}="{kind.value}"' for kind in kinds)
-    raise Misconfigured(Message("dataflow.choice_wrong", dataflow=dataflow, what=what, value=value, known=known))
+    raise Misconfigured.of("dataflow.choice_wrong", dataflow=dataflow, what=what, value=value, known=known)
 
 
 def _as_json(dataflow: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(parameters, Mapping) or not all(isinstance(key, str) for key in parameters):
-        raise Misconfigured(Message("dataflow.parameters_not_a_dict", dataflow=dataflow, parameters=parameters))
+        raise Misconfigured.of("dataflow.parameters_not_a_dict", dataflow=dataflow, parameters=parameters)
     try:
         copied: dict[str, Any] = json.loads(json.dumps(dict(parameters), allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise Misconfigured(Message("dataflow.parameters_not_json", dataflow=dataflow, error=error)) from error
+        raise Misconfigured.of("dataflow.parameters_not_json", dataflow=dataflow, error=error) from error
     return copied
 
 

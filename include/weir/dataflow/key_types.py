@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 
 _INTEGERS = frozenset({"tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long"})
 _KEPT = frozenset({"boolean", "date", "timestamp", "timestamp_ntz", "binary", "string"})
@@ -41,7 +41,7 @@ def canonical_type(spark_type: str) -> str:
     advice = _ADVICE.get(root, "cast it to string or bigint")
     if root == "string":
         advice = "texts that its collation holds equal have different hashes: cast it to plain string"
-    raise Misconfigured(Message("dataflow.key_type_refused", spark_type=spark_type, advice=advice))
+    raise Misconfigured.of("dataflow.key_type_refused", spark_type=spark_type, advice=advice)
 
 
 _INSTANTS = frozenset({"timestamp", "timestamp_ntz"})
@@ -56,11 +56,11 @@ def require_key_of(found: str, declared: str, key: str) -> None:
     try:
         kinds = {canonical_type(each) for each in (found, declared)}
     except Misconfigured as error:
-        raise Misconfigured(
-            Message("dataflow.key_type_differs", key=key, declared=declared, found=found, error=error)
+        raise Misconfigured.of(
+            "dataflow.key_type_differs", key=key, declared=declared, found=found, error=error
         ) from error
     if len(kinds) > 1 and not kinds <= _INSTANTS:
-        raise Misconfigured(Message("dataflow.key_cast_missing", key=key, declared=declared, found=found))
+        raise Misconfigured.of("dataflow.key_cast_missing", key=key, declared=declared, found=found)
 
 
 _SQL_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
@@ -74,7 +74,7 @@ def key_types(spark_schema: str, keys: tuple[str, ...], where: str) -> tuple[str
     columns = {field["name"].lower(): field["type"] for field in json.loads(spark_schema)["fields"]}
     missing = [key for key in keys if key.lower() not in columns]
     if missing:
-        raise Misconfigured(Message("dataflow.column_missing", where=where, missing=missing, columns=columns))
+        raise Misconfigured.of("dataflow.column_missing", where=where, missing=missing, columns=columns)
     return tuple(canonical_type(_sql_name(columns[key.lower()])) for key in keys)
 
 
@@ -86,7 +86,7 @@ def require_equal_key_types(stage: str, found: Mapping[str, tuple[tuple[str, ...
         f"{argument} by {', '.join(f'{key} ({type_})' for key, type_ in zip(keys, types, strict=True))}"
         for argument, (keys, types) in found.items()
     )
-    raise Misconfigured(Message("dataflow.key_types_differ", stage=stage, inputs=inputs))
+    raise Misconfigured.of("dataflow.key_types_differ", stage=stage, inputs=inputs)
 
 
 def _sql_name(type_: Any) -> str:

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any, Final
 
 from weir.dataflow.arguments import answers, reference_for, require, require_connection, shown
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.secrecy import secrets_in
 from weir.typed_json import AsJson
 
@@ -75,13 +75,13 @@ class Receiver(AsJson):
         try:
             options = json.loads(json.dumps(dict(self.options), allow_nan=False))
         except (TypeError, ValueError) as error:
-            raise Misconfigured(Message("dataflow.notify_options_not_json", what=what, error=error)) from error
+            raise Misconfigured.of("dataflow.notify_options_not_json", what=what, error=error) from error
         secret = next(secrets_in("its options", options), None)
         if secret is not None:
-            raise Misconfigured(Message("dataflow.notify_options_have_secret", what=what, secret=secret))
+            raise Misconfigured.of("dataflow.notify_options_have_secret", what=what, secret=secret)
         name: object = self.name or f"{self.channel.value} {self.address}"
         if not isinstance(name, str) or len(name) > MAX_NAME:
-            raise Misconfigured(Message("dataflow.receiver_malformed", what=what, most=MAX_NAME, name=name))
+            raise Misconfigured.of("dataflow.receiver_malformed", what=what, most=MAX_NAME, name=name)
         object.__setattr__(self, "options", options)
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "kinds", _kinds(what, self.kinds))
@@ -116,7 +116,7 @@ def webhook(conn_id: str, path: str = "", *, kinds: str | Sequence[str] = (), re
     """
     require_connection("webhook", conn_id, "http")
     if not isinstance(path, str) or (path and not path.startswith("/")):
-        raise Misconfigured(Message("dataflow.webhook_path_malformed", conn_id=conn_id, path=path))
+        raise Misconfigured.of("dataflow.webhook_path_malformed", conn_id=conn_id, path=path)
     named = receiver or f"{Channel.WEBHOOK.value} {conn_id}{path}"
     return Receiver(Channel.WEBHOOK, conn_id, {"path": path} if path else {}, _texts(kinds), named)
 
@@ -134,26 +134,24 @@ def notifier(reference: str, *, kinds: str | Sequence[str] = (), receiver: str =
 def sound_receivers(dataflow: str, receivers: object) -> tuple[Receiver, ...]:
     """Return the receivers of a dataflow. Raises Misconfigured for what is none, or where two have the same name."""
     if isinstance(receivers, Receiver | str) or not isinstance(receivers, Sequence):
-        raise Misconfigured(Message("dataflow.notify_not_a_list", dataflow=dataflow))
+        raise Misconfigured.of("dataflow.notify_not_a_list", dataflow=dataflow)
     for each in receivers:
         if not isinstance(each, Receiver):
-            raise Misconfigured(Message("dataflow.not_a_receiver", dataflow=dataflow, each=each))
+            raise Misconfigured.of("dataflow.not_a_receiver", dataflow=dataflow, each=each)
     twice = [name for name, count in Counter(each.name for each in receivers).items() if count > 1]
     if twice:
-        raise Misconfigured(Message("dataflow.receiver_twice", dataflow=dataflow, twice=twice[0]))
+        raise Misconfigured.of("dataflow.receiver_twice", dataflow=dataflow, twice=twice[0])
     return tuple(receivers)
 
 
 def _reference(what: str, given: object) -> str:
     found = _REFERENCE.fullmatch(given) if isinstance(given, str) else None
     if found is None:
-        raise Misconfigured(
-            Message(
-                "dataflow.notify_reference_malformed",
-                what=what,
-                example=reference_for(given) or "module:name",
-                given=shown(given),
-            )
+        raise Misconfigured.of(
+            "dataflow.notify_reference_malformed",
+            what=what,
+            example=reference_for(given) or "module:name",
+            given=shown(given),
         )
     return f"{found['module']}:{found['name']}"
 
@@ -168,5 +166,5 @@ def _kinds(what: str, given: Sequence[object]) -> tuple[EventKind, ...]:
     found = [kind if isinstance(kind, EventKind) else known.get(str(kind)) for kind in given]
     for kind, text in zip(found, given, strict=True):
         if kind is None:
-            raise Misconfigured(Message("dataflow.event_kind_unknown", what=what, text=text, known=known))
+            raise Misconfigured.of("dataflow.event_kind_unknown", what=what, text=text, known=known)
     return tuple(kind for kind in EventKind if kind in found)

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TypeVar
 
 from weir.dataflow.arguments import answers, shown
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 
 _E = TypeVar("_E", bound=Enum)
 
@@ -55,7 +55,7 @@ def expectations(suite: str, *, when: str = "always", policy: str = "fail") -> G
     """
     if isinstance(suite, str) and suite.endswith(".json"):
         name = suite.removesuffix(".json").rpartition("/")[2]
-        raise Misconfigured(Message("dataflow.suite_name_malformed", suite=suite, name=name))
+        raise Misconfigured.of("dataflow.suite_name_malformed", suite=suite, name=name)
     return Gate(suite, _member(When, "when", when), _member(Policy, "policy", policy))
 
 
@@ -69,6 +69,6 @@ def _member(kind: type[_E], name: str, value: str) -> _E:
         return kind(value)
     except ValueError:
         known = ", ".join(repr(each.value) for each in kind)
-        raise Misconfigured(
-            Message("dataflow.expectation_option_unknown", name=name, value=shown(value), known=known)
+        raise Misconfigured.of(
+            "dataflow.expectation_option_unknown", name=name, value=shown(value), known=known
         ) from None

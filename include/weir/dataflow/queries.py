@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 
 _BLANK: Final = re.compile(r"\s+|--[^\n]*")
 _BLANK_OF_MYSQL: Final = re.compile(r"\s+|--[^\n]*|#[^\n]*")
@@ -33,9 +33,9 @@ def single_query(where: str, query: str, *, is_any_dialect: bool = False) -> str
     if found is None and is_any_dialect:
         found = _first_statement(query, _BLANK_OF_MYSQL, _TOKEN_OF_MYSQL)
     if found is None:
-        raise Misconfigured(Message("dataflow.several_statements", where=where))
+        raise Misconfigured.of("dataflow.several_statements", where=where)
     if not found:
-        raise Misconfigured(Message("dataflow.no_statement", where=where))
+        raise Misconfigured.of("dataflow.no_statement", where=where)
     return found
 
 

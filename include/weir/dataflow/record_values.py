@@ -13,7 +13,7 @@ from json import JSONDecodeError, loads
 from typing import Any, Final, NoReturn
 
 from weir.dataflow.arguments import require
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 
 __all__ = ["AvroType", "RecordValue", "avro", "avro_type", "json"]
 
@@ -87,9 +87,9 @@ def avro_type(schema: str) -> AvroType:
     try:
         found = _Schema().type(loads(schema), "its value", "")
     except (JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Misconfigured(Message("dataflow.avro_malformed", problem=f"{type(error).__name__}: {error}")) from error
+        raise Misconfigured.of("dataflow.avro_malformed", problem=f"{type(error).__name__}: {error}") from error
     if found.name != "record":
-        raise Misconfigured(Message("dataflow.avro_type_refused", where="its value", type=found.name))
+        raise Misconfigured.of("dataflow.avro_type_refused", where="its value", type=found.name)
     return found
 
 
@@ -182,4 +182,4 @@ def _decimal(given: Mapping[str, Any], where: str) -> AvroType:
 
 
 def _refused(where: str, kind: str) -> NoReturn:
-    raise Misconfigured(Message("dataflow.avro_type_refused", where=where, type=kind))
+    raise Misconfigured.of("dataflow.avro_type_refused", where=where, type=kind)

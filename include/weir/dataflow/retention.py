@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.units import AMOUNT, format_duration, plain_time
 
 KEEP_EXPECTED = '"on_consumed", "end_of_run", "2 runs" or a time such as "12 hours" or "7 days"'
@@ -49,7 +49,7 @@ class RetentionPolicy:
             return RetentionPolicy(RetainUntil.RUNS, runs=int(found[1]))
         time = plain_time(plain)
         if time is None:
-            raise Misconfigured(Message("dataflow.keep_malformed", text=text, keep_expected=KEEP_EXPECTED))
+            raise Misconfigured.of("dataflow.keep_malformed", text=text, keep_expected=KEEP_EXPECTED)
         return RetentionPolicy(RetainUntil.TIME, time=time)
 
     def __str__(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from weir.dataflow.dataflow import Dataflow
 from weir.dataflow.retention import RetainUntil, RetentionPolicy
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.units import size_from_text, time_from_text
 
 _DAY = timedelta(days=1)
@@ -50,7 +50,7 @@ class RetentionSettings:
         usual = RetentionSettings()
         orphan_age = _time(given, "orphan_age", usual.orphan_age)
         if orphan_age is None:
-            raise Misconfigured(Message("dataflow.orphan_age_is_forever"))
+            raise Misconfigured.of("dataflow.orphan_age_is_forever")
         return RetentionSettings(
             keep=RetentionPolicy.from_text(given["keep"]) if "keep" in given else usual.keep,
             keep_failed=_time(given, "keep_failed", usual.keep_failed),
@@ -95,7 +95,7 @@ def _count(given: Mapping[str, str], what: str, usual: int) -> int:
     if text is None:
         return usual
     if not text.isdecimal() or int(text) < 1:
-        raise Misconfigured(Message("dataflow.count_malformed", what=what, text=text))
+        raise Misconfigured.of("dataflow.count_malformed", what=what, text=text)
     return int(text)
 
 
@@ -107,11 +107,11 @@ def _share(text: str | None, usual: float) -> float:
     except ValueError:
         share = -1.0
     if not 0 <= share <= 1:
-        raise Misconfigured(Message("dataflow.scrub_share_malformed", text=text))
+        raise Misconfigured.of("dataflow.scrub_share_malformed", text=text)
     return share
 
 
 def _flag(text: str | None, *, usual: bool) -> bool:
     if text is None or text.lower() in (*_TRUE, *_FALSE):
         return usual if text is None else text.lower() in _TRUE
-    raise Misconfigured(Message("dataflow.scrub_repair_malformed", text=text))
+    raise Misconfigured.of("dataflow.scrub_repair_malformed", text=text)

@@ -28,7 +28,7 @@ from weir.dataflow.queries import single_query
 from weir.dataflow.record_values import RecordValue
 from weir.dataflow.stage import COPY, READY_MADE, Stage, TaskSettings, source
 from weir.dataflow.state_schema import Kind, declared_fields
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.intervals import in_zone, time_zone
 from weir.units import time_from_text
 
@@ -108,24 +108,24 @@ def files_source(
     where = f"files_source({name!r})"
     _require_text(where, "path", path)
     if "://" not in path and not path.startswith("/"):
-        raise Misconfigured(Message("dataflow.files_path_not_absolute", where=where, path=path))
+        raise Misconfigured.of("dataflow.files_path_not_absolute", where=where, path=path)
     _require_read(where, read, path)
     name_of_file = filled(where, path, _EXAMPLE).rpartition("/")[2]
     if "://" not in path and ":" in name_of_file:
-        raise Misconfigured(Message("dataflow.file_name_with_colon", where=where, example=name_of_file))
+        raise Misconfigured.of("dataflow.file_name_with_colon", where=where, example=name_of_file)
     if format not in FORMATS:
-        raise Misconfigured(Message("dataflow.format_unknown", where=where, formats=FORMATS, format=format))
+        raise Misconfigured.of("dataflow.format_unknown", where=where, formats=FORMATS, format=format)
     if on_rewritten not in ("fail", "report") or (on_rewritten == "report" and read == "all"):
-        raise Misconfigured(Message("dataflow.on_rewritten_unknown", where=where, on_rewritten=on_rewritten))
+        raise Misconfigured.of("dataflow.on_rewritten_unknown", where=where, on_rewritten=on_rewritten)
     _require_late(where, late, late_epochs, read, path)
     if_empty = if_empty or ("fail" if read == "all" else "empty")
     if if_empty not in ("fail", "empty"):
-        raise Misconfigured(Message("dataflow.if_empty_unknown", where=where, if_empty=if_empty))
+        raise Misconfigured.of("dataflow.if_empty_unknown", where=where, if_empty=if_empty)
     if if_missing not in ("fail", "null"):
-        raise Misconfigured(Message("dataflow.if_missing_unknown", where=where, if_missing=if_missing))
+        raise Misconfigured.of("dataflow.if_missing_unknown", where=where, if_missing=if_missing)
     _require_on_malformed(where, on_malformed, format, schema, reader)
     if not schema and (format != "parquet" or if_empty == "empty"):
-        raise Misconfigured(Message("dataflow.schema_missing", where=where))
+        raise Misconfigured.of("dataflow.schema_missing", where=where)
     require(where, "schema", schema, str, 'Spark DDL such as schema="id BIGINT, at TIMESTAMP"')
     _require_reader(where, reader)
     _require_encoding(where, format, reader or {})
@@ -172,7 +172,7 @@ def delta_source(
     where = f"delta_source({name!r})"
     _require_text(where, "path", path)
     if "://" not in path and not path.startswith("/"):
-        raise Misconfigured(Message("dataflow.delta_path_not_absolute", where=where, path=path))
+        raise Misconfigured.of("dataflow.delta_path_not_absolute", where=where, path=path)
     require_delta_path(where, path)
     wanted = _partition(where, partition)
     _require_read(where, read, *wanted.values())
@@ -206,7 +206,7 @@ def iceberg_source(
     where = f"iceberg_source({name!r})"
     _require_text(where, "table", table)
     if table.count(".") < 2 or not all(table.split(".")):
-        raise Misconfigured(Message("dataflow.iceberg_table_malformed", where=where, table=table))
+        raise Misconfigured.of("dataflow.iceberg_table_malformed", where=where, table=table)
     wanted = _partition(where, partition)
     _require_read(where, read, *wanted.values())
     options = {"table": table, "partition": wanted, "read": read.removeprefix("all")}
@@ -237,14 +237,14 @@ def postgres_source(
     try:
         query % dict.fromkeys(BOUNDS, "")
     except (KeyError, ValueError, TypeError) as error:
-        raise Misconfigured(
-            Message("dataflow.query_placeholder_unknown", where=where, name=type(error).__name__, error=error)
+        raise Misconfigured.of(
+            "dataflow.query_placeholder_unknown", where=where, name=type(error).__name__, error=error
         ) from error
     single_query(where, query)
     require(where, "mark", mark, str, 'the name of a column of the type xid8, such as mark="added_by"')
     bound = next((each for each in BOUNDS if f"%({each})s" in query), "")
     if mark and bound:
-        raise Misconfigured(Message("dataflow.mark_and_interval", where=where, bound=bound))
+        raise Misconfigured.of("dataflow.mark_and_interval", where=where, bound=bound)
     options = {"conn_id": conn_id, "query": query, "mark": mark, "keep": keep}
     return _source(name, "postgres", 1, options, settings, goes_on=bool(mark))
 
@@ -311,19 +311,19 @@ def kafka_source(
     require_connection(where, conn_id, "kafka")
     _require_text(where, "topic", topic)
     if value is not bytes and not isinstance(value, RecordValue):
-        raise Misconfigured(Message("dataflow.kafka_value_unknown", where=where, value=value))
+        raise Misconfigured.of("dataflow.kafka_value_unknown", where=where, value=value)
     if bounds not in ("offsets", "epoch"):
-        raise Misconfigured(Message("dataflow.kafka_bounds_unknown", where=where, bounds=bounds))
+        raise Misconfigured.of("dataflow.kafka_bounds_unknown", where=where, bounds=bounds)
     if idle and bounds != "epoch":
-        raise Misconfigured(Message("dataflow.kafka_idle_needless", where=where))
+        raise Misconfigured.of("dataflow.kafka_idle_needless", where=where)
     schema = value.schema if isinstance(value, RecordValue) else ""
     _require_on_malformed(where, on_malformed, "json" if schema else "bytes", schema, None)
     if schema:
         _require_columns(where, schema, "json")
         for column, field in declared_fields(schema).items():
             if not _is_in_records(field.kind):
-                raise Misconfigured(
-                    Message("dataflow.kafka_type_unknown", where=where, name=column, type=str(field.kind).upper())
+                raise Misconfigured.of(
+                    "dataflow.kafka_type_unknown", where=where, name=column, type=str(field.kind).upper()
                 )
     if bounds == "epoch":
         idle = idle or "1 minute"
@@ -348,26 +348,22 @@ def filled(where: str, text: str, interval: tuple[datetime, datetime], zone: str
     """
     rendered = _JINJA.search(text)
     if rendered:
-        raise Misconfigured(
-            Message(
-                "dataflow.airflow_template", where=where, text=text, rendered=rendered[0], placeholders=_PLACEHOLDERS
-            )
+        raise Misconfigured.of(
+            "dataflow.airflow_template", where=where, text=text, rendered=rendered[0], placeholders=_PLACEHOLDERS
         )
     try:
         names = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
         if names - set(BOUNDS):
-            raise Misconfigured(
-                Message(
-                    "dataflow.placeholder_unknown",
-                    where=where,
-                    text=text,
-                    names=sorted(names - set(BOUNDS))[0],
-                    placeholders=_PLACEHOLDERS,
-                )
+            raise Misconfigured.of(
+                "dataflow.placeholder_unknown",
+                where=where,
+                text=text,
+                names=sorted(names - set(BOUNDS))[0],
+                placeholders=_PLACEHOLDERS,
             )
         return text.format(**bounds_of(interval, zone, names))
     except (ValueError, IndexError) as error:
-        raise Misconfigured(Message("dataflow.placeholder_malformed", where=where, text=text, error=error)) from error
+        raise Misconfigured.of("dataflow.placeholder_malformed", where=where, text=text, error=error) from error
 
 
 _PLACEHOLDERS = (
@@ -418,22 +414,22 @@ _DAY_OF_BOUND = re.compile(
 def _require_read(where: str, read: object, *texts: str) -> None:
     """Require that a source that reads what is new does so by what it has read, and not by the interval."""
     if read not in ("all", "new"):
-        raise Misconfigured(Message("dataflow.read_unknown", where=where, read=read))
+        raise Misconfigured.of("dataflow.read_unknown", where=where, read=read)
     bound = next((found[0] for text in texts for found in [_ANY_BOUND.search(text)] if found), None)
     if read == "new" and bound is not None:
-        raise Misconfigured(Message("dataflow.read_new_by_interval", where=where, bound=bound))
+        raise Misconfigured.of("dataflow.read_new_by_interval", where=where, bound=bound)
 
 
 def _require_late(where: str, late: object, late_epochs: object, read: str, path: str) -> None:
     """Require that a source which asks for late files reads those of its interval."""
     if late not in ("", "report", "correct"):
-        raise Misconfigured(Message("dataflow.late_unknown", where=where, late=late))
+        raise Misconfigured.of("dataflow.late_unknown", where=where, late=late)
     if isinstance(late_epochs, bool) or not isinstance(late_epochs, int) or late_epochs < 1:
-        raise Misconfigured(Message("dataflow.late_epochs_wrong", where=where, late_epochs=late_epochs))
+        raise Misconfigured.of("dataflow.late_epochs_wrong", where=where, late_epochs=late_epochs)
     if late and read == "new":
-        raise Misconfigured(Message("dataflow.late_with_new", where=where, late=late))
+        raise Misconfigured.of("dataflow.late_with_new", where=where, late=late)
     if late and _ANY_BOUND.search(path) is None:
-        raise Misconfigured(Message("dataflow.late_without_interval", where=where, late=late, path=path))
+        raise Misconfigured.of("dataflow.late_without_interval", where=where, late=late, path=path)
 
 
 def _partition(where: str, partition: Mapping[str, str] | None) -> dict[str, str]:
@@ -448,24 +444,18 @@ def _require_columns(where: str, schema: str, form: str) -> None:
     try:
         fields = declared_fields(schema)
     except Misconfigured as error:
-        raise Misconfigured(Message("dataflow.columns_wrong", where=where, error=error)) from error
+        raise Misconfigured.of("dataflow.columns_wrong", where=where, error=error) from error
     seen: dict[str, str] = {}
     for name, field in fields.items():
         if _has_length(field.kind):
-            raise Misconfigured(
-                Message("dataflow.type_without_files", where=where, type=str(field.kind).upper(), name=name)
-            )
+            raise Misconfigured.of("dataflow.type_without_files", where=where, type=str(field.kind).upper(), name=name)
         if form == "csv" and field.kind.parts:
-            raise Misconfigured(
-                Message("dataflow.type_without_csv", where=where, name=name, type=str(field.kind).upper())
-            )
+            raise Misconfigured.of("dataflow.type_without_csv", where=where, name=name, type=str(field.kind).upper())
         if form == "json" and _has_keys_of_another_type(field.kind):
-            raise Misconfigured(
-                Message("dataflow.map_key_not_a_text", where=where, name=name, type=str(field.kind).upper())
-            )
+            raise Misconfigured.of("dataflow.map_key_not_a_text", where=where, name=name, type=str(field.kind).upper())
         other = seen.setdefault(name.casefold(), name)
         if other != name:
-            raise Misconfigured(Message("dataflow.columns_alike", where=where, other=other, name=name))
+            raise Misconfigured.of("dataflow.columns_alike", where=where, other=other, name=name)
 
 
 def _has_length(kind: Kind) -> bool:
@@ -488,15 +478,15 @@ def _has_keys_of_another_type(kind: Kind) -> bool:
 
 def _require_on_malformed(where: str, chosen: str, form: str, schema: str, reader: Mapping[str, str] | None) -> None:
     if chosen not in ("fail", "keep"):
-        raise Misconfigured(Message("dataflow.on_malformed_unknown", where=where, chosen=chosen))
+        raise Misconfigured.of("dataflow.on_malformed_unknown", where=where, chosen=chosen)
     if chosen == "fail":
         return
     if form == "parquet":
-        raise Misconfigured(Message("dataflow.on_malformed_of_parquet", where=where))
+        raise Misconfigured.of("dataflow.on_malformed_of_parquet", where=where)
     if any(str(each).lower() in ("mode", "columnnameofcorruptrecord") for each in reader or ()):
-        raise Misconfigured(Message("dataflow.on_malformed_and_reader", where=where))
+        raise Misconfigured.of("dataflow.on_malformed_and_reader", where=where)
     if any(each in schema.lower() for each in ("_corrupt_record", "_corrupt_file")):
-        raise Misconfigured(Message("dataflow.on_malformed_column_taken", where=where))
+        raise Misconfigured.of("dataflow.on_malformed_column_taken", where=where)
 
 
 def _require_reader(where: str, reader: object) -> None:
@@ -513,7 +503,7 @@ def _require_encoding(where: str, form: str, reader: Mapping[str, str]) -> None:
     is_wide = plain.startswith(("utf16", "utf32"))
     needs_end = is_wide or form == "json"
     if (is_wide and not plain.endswith(("le", "be"))) or (needs_end and not given.get("linesep")):
-        raise Misconfigured(Message("dataflow.encoding_without_lines", where=where, encoding=encoding))
+        raise Misconfigured.of("dataflow.encoding_without_lines", where=where, encoding=encoding)
 
 
 def _require_locale(where: str, schema: str, reader: Mapping[str, str]) -> None:
@@ -523,7 +513,7 @@ def _require_locale(where: str, schema: str, reader: Mapping[str, str]) -> None:
         return
     numbers = [name for name, field in declared_fields(schema).items() if _has_fractions(field.kind)]
     if numbers:
-        raise Misconfigured(Message("dataflow.locale_with_numbers", where=where, locale=locale, numbers=numbers))
+        raise Misconfigured.of("dataflow.locale_with_numbers", where=where, locale=locale, numbers=numbers)
 
 
 def _has_fractions(kind: Kind) -> bool:
@@ -549,13 +539,13 @@ def _source(
     for what in ("conn_id", "driver"):
         require(f"{kind}_source({name!r})", what, options.get(what, ""), str, f'{what}="..."')
     if options.get("keep", "") not in ("", COPY):
-        raise Misconfigured(Message("dataflow.keep_unknown", where=f"{kind}_source({name!r})", keep=options["keep"]))
+        raise Misconfigured.of("dataflow.keep_unknown", where=f"{kind}_source({name!r})", keep=options["keep"])
     unknown = [each for each in settings if each not in SourceSettings.__annotations__]
     if unknown:
         problem = unknown_argument(f"{kind}_source({name!r})", unknown[0], [*options, *SourceSettings.__annotations__])
         of_reader = f' (an option of Spark\'s reader is written as reader={{"{unknown[0]}": ...}})'
-        raise Misconfigured(
-            Message("dataflow.source_option_wrong", problem=problem, of_reader=of_reader if "reader" in options else "")
+        raise Misconfigured.of(
+            "dataflow.source_option_wrong", problem=problem, of_reader=of_reader if "reader" in options else ""
         )
     return source(
         name,
@@ -580,4 +570,4 @@ def connections_of(stage: Stage) -> dict[str, str]:
 
 def _require_text(where: str, what: str, value: object) -> None:
     if not isinstance(value, str) or not value.strip():
-        raise Misconfigured(Message("dataflow.text_empty", where=where, what=what, value=value))
+        raise Misconfigured.of("dataflow.text_empty", where=where, what=what, value=value)

@@ -21,7 +21,7 @@ from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.quality import Gate, gates_of
 from weir.dataflow.state import State
 from weir.dataflow.targets import Target
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.intervals import in_zone
 from weir.secrecy import secrets_in
 from weir.wording import shortened
@@ -140,7 +140,7 @@ def name_of(stage: object) -> str:
     """Return the name of a stage, given as the stage or as its name. Raises Misconfigured for any other value."""
     name = stage.name if isinstance(stage, Stage) else stage
     if not isinstance(name, str):
-        raise Misconfigured(Message("dataflow.not_a_stage", stage=shown(stage)))
+        raise Misconfigured.of("dataflow.not_a_stage", stage=shown(stage))
     return name
 
 
@@ -257,9 +257,9 @@ def _sql_file(where: str, sql: object, function: object) -> str:
     """Return the path of a stage's SQL file. Raises Misconfigured."""
     require(where, "sql", sql, str, 'the path of a file, such as sql="sql/by_zone.sql"')
     if not is_sql(sql):
-        raise Misconfigured(Message("dataflow.sql_not_a_path", where=where, sql=shown(sql), suffix=SUFFIX))
+        raise Misconfigured.of("dataflow.sql_not_a_path", where=where, sql=shown(sql), suffix=SUFFIX)
     if function:
-        raise Misconfigured(Message("dataflow.function_and_sql", where=where, function=shown(function), sql=shown(sql)))
+        raise Misconfigured.of("dataflow.function_and_sql", where=where, function=shown(function), sql=shown(sql))
     return str(sql)
 
 
@@ -268,7 +268,7 @@ def _application_file(where: str, application: object, function: str) -> str:
     require(where, "application", application, Application, _APPLICATION)
     path = cast("Application", application).path
     if function not in ("", path):
-        raise Misconfigured(Message("dataflow.application_and_function", where=where, path=path, function=function))
+        raise Misconfigured.of("dataflow.application_and_function", where=where, path=path, function=function)
     return path
 
 
@@ -353,10 +353,10 @@ def _targets(sink: str, to: object) -> tuple[Target, ...]:
     targets = tuple(to) if isinstance(to, (list, tuple)) else (to,)
     for each in targets:
         if not isinstance(each, Target):
-            raise Misconfigured(Message("dataflow.not_a_target", sink=sink, each=shown(each)))
+            raise Misconfigured.of("dataflow.not_a_target", sink=sink, each=shown(each))
     for place, each in enumerate(targets):
         if each in targets[:place]:
-            raise Misconfigured(Message("dataflow.target_twice", sink=sink, each=each))
+            raise Misconfigured.of("dataflow.target_twice", sink=sink, each=each)
     return targets
 
 
@@ -370,11 +370,11 @@ def _by_argument(stage: str, inputs: object) -> dict[str, Exchange]:
                 raise _no_exchange(stage, "inputs has", exchange)
             argument = exchange.stage
             if argument in named:
-                raise Misconfigured(Message("dataflow.argument_twice", stage=stage, argument=argument))
+                raise Misconfigured.of("dataflow.argument_twice", stage=stage, argument=argument)
             named[argument] = exchange
     else:
-        raise Misconfigured(
-            Message("dataflow.inputs_malformed", stage=stage, inputs=shown(inputs), inputs_for=_inputs_for(inputs))
+        raise Misconfigured.of(
+            "dataflow.inputs_malformed", stage=stage, inputs=shown(inputs), inputs_for=_inputs_for(inputs)
         )
     for argument, exchange in named.items():
         if not isinstance(exchange, Exchange):
@@ -383,7 +383,7 @@ def _by_argument(stage: str, inputs: object) -> dict[str, Exchange]:
 
 
 def _no_exchange(stage: str, found: str, given: object) -> Misconfigured:
-    return Misconfigured(Message("dataflow.not_an_exchange", stage=stage, found=found, given=shown(given)))
+    return Misconfigured.of("dataflow.not_an_exchange", stage=stage, found=found, given=shown(given))
 
 
 def _inputs_for(given: object) -> str:
@@ -419,20 +419,18 @@ def _merged(settings: Iterable[tuple[Stage, str, Any]]) -> dict[str, Any]:
     for stage, key, value in settings:
         first, other = merged.setdefault(key, (stage, value))
         if other != value:
-            raise Misconfigured(
-                Message(
-                    "dataflow.settings_differ", first=first.name, stage=stage.name, key=key, other=other, value=value
-                )
+            raise Misconfigured.of(
+                "dataflow.settings_differ", first=first.name, stage=stage.name, key=key, other=other, value=value
             )
     return {key: value for key, (_, value) in merged.items()}
 
 
 def _no_connection(conn_id: str) -> Any:
-    raise Misconfigured(Message("dataflow.no_connections_here", conn_id=conn_id))
+    raise Misconfigured.of("dataflow.no_connections_here", conn_id=conn_id)
 
 
 def _no_variable(key: str) -> Any:
-    raise Misconfigured(Message("dataflow.no_variables_here", key=key))
+    raise Misconfigured.of("dataflow.no_variables_here", key=key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,16 +493,16 @@ def checked_splits(answer: Any, owner: str, parallelism: int) -> list[Any]:
     Raises Misconfigured if they are not a list of JSON values, one for each subtask, or look like secrets.
     """
     if not isinstance(answer, (list, tuple)) or len(answer) != parallelism or None in answer:
-        raise Misconfigured(
-            Message("dataflow.splits_malformed", owner=owner, parallelism=parallelism, described=_described(answer))
+        raise Misconfigured.of(
+            "dataflow.splits_malformed", owner=owner, parallelism=parallelism, described=_described(answer)
         )
     try:
         splits: list[Any] = json.loads(json.dumps(answer, allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise Misconfigured(Message("dataflow.splits_not_json", owner=owner, error=error)) from error
+        raise Misconfigured.of("dataflow.splits_not_json", owner=owner, error=error) from error
     secret = next(secrets_in("its answer", splits), None)
     if secret is not None:
-        raise Misconfigured(Message("dataflow.splits_have_secret", owner=owner, secret=secret))
+        raise Misconfigured.of("dataflow.splits_have_secret", owner=owner, secret=secret)
     return splits
 
 

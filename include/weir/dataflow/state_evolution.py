@@ -72,8 +72,8 @@ def require_compatible(
     if not found:
         return
     listed = found[0] if len(found) == 1 else "\n" + "\n".join(f"- {text}" for text in found)
-    raise Misconfigured(
-        Message("dataflow.state_incompatible", new_name=new_name, old_name=old_name, listed=listed, found=found)
+    raise Misconfigured.of(
+        "dataflow.state_incompatible", new_name=new_name, old_name=old_name, listed=listed, found=found
     )
 
 

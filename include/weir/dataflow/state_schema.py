@@ -122,7 +122,7 @@ def fields_of_ddl(schema: str) -> Fields:
     twice = sorted({name for name in names if names.count(name) > 1})
     if not found or twice:
         what = f"has the column {', '.join(twice)} twice" if twice else "has no columns"
-        raise Misconfigured(Message("dataflow.schema_malformed", schema=schema, what=what))
+        raise Misconfigured.of("dataflow.schema_malformed", schema=schema, what=what)
     return {each.name: each for each in found}
 
 
@@ -137,9 +137,7 @@ def declared_fields(schema: str) -> Fields:
             known = [each.upper() for each in (*_TYPES, *_SAME)]
             others = "write it like BIGINT, DOUBLE, STRING or TIMESTAMP"
             hint = did_you_mean(_MEANT.get(name, name).upper(), known, others, form="{}")
-            raise Misconfigured(
-                Message("dataflow.type_unknown", schema=schema, each=each.name, type=name.upper(), hint=hint)
-            )
+            raise Misconfigured.of("dataflow.type_unknown", schema=schema, each=each.name, type=name.upper(), hint=hint)
     return fields
 
 
@@ -156,12 +154,12 @@ def stored_fields(schema: str, *, has_collations: bool = True) -> Fields:
             if kind.collation and not has_collations:
                 advice = "write STRING, and collate(...) where the function compares it"
             if advice is not None:
-                raise Misconfigured(
-                    Message("dataflow.type_not_stored", each=each.name, type=str(kind).upper(), advice=advice)
+                raise Misconfigured.of(
+                    "dataflow.type_not_stored", each=each.name, type=str(kind).upper(), advice=advice
                 )
         for problem in _impossible(each.kind):
-            raise Misconfigured(
-                Message("dataflow.type_refused", each=each.name, type=str(each.kind).upper(), problem=problem)
+            raise Misconfigured.of(
+                "dataflow.type_refused", each=each.name, type=str(each.kind).upper(), problem=problem
             )
     _require_apart(fields, schema)
     return fields
@@ -172,7 +170,7 @@ def _require_apart(names: Iterable[str], what: str) -> None:
     for name in names:
         other = found.setdefault(name.lower(), name)
         if other is not name:
-            raise Misconfigured(Message("dataflow.names_alike", what=what, other=other, name=name))
+            raise Misconfigured.of("dataflow.names_alike", what=what, other=other, name=name)
 
 
 def _impossible(kind: Kind) -> Iterator[str]:
@@ -277,7 +275,7 @@ class _Parser:
             at = found.end()
 
     def _wrong(self, what: str) -> Misconfigured:
-        return Misconfigured(Message("dataflow.schema_malformed", schema=self._text, what=what))
+        return Misconfigured.of("dataflow.schema_malformed", schema=self._text, what=what)
 
     def _next(self) -> str:
         return self._tokens[0] if self._tokens else ""

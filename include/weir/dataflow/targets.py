@@ -19,7 +19,7 @@ from weir.dataflow.arguments import (
     require_delta_path,
     shown,
 )
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.secrecy import secrets_in
 from weir.typed_json import AsJson
 
@@ -51,10 +51,10 @@ class Target(AsJson):
         try:
             options = json.loads(json.dumps(dict(self.options), allow_nan=False))
         except (TypeError, ValueError) as error:
-            raise Misconfigured(Message("dataflow.target_options_not_json", kind=self.kind, error=error)) from error
+            raise Misconfigured.of("dataflow.target_options_not_json", kind=self.kind, error=error) from error
         secret = next(secrets_in("its options", options), None)
         if secret is not None:
-            raise Misconfigured(Message("dataflow.target_options_have_secret", kind=self.kind, secret=secret))
+            raise Misconfigured.of("dataflow.target_options_have_secret", kind=self.kind, secret=secret)
         object.__setattr__(self, "options", options)
 
     @property
@@ -78,7 +78,7 @@ def files(path: str, *, partition: str = "epoch", conn_id: str = "") -> Target:
     """
     is_local = _require_path("files", path, conn_id)
     if not isinstance(partition, str) or not partition.isidentifier():
-        raise Misconfigured(Message("dataflow.files_partition_malformed", path=path, partition=partition))
+        raise Misconfigured.of("dataflow.files_partition_malformed", path=path, partition=partition)
     options = {"path": _plain(path), "partition": partition}
     return Target("files", options) if is_local else Target("files_on_s3", {**options, "conn_id": conn_id})
 
@@ -106,18 +106,16 @@ def postgres(
     require_connection(f"postgres({shown(table)})", conn_id, "postgres")
     _require_name("postgres", "table", table)
     if mode not in MODES:
-        raise Misconfigured(Message("dataflow.postgres_mode_unknown", table=table, mode=mode, modes=MODES))
+        raise Misconfigured.of("dataflow.postgres_mode_unknown", table=table, mode=mode, modes=MODES)
     if (mode == "upsert") != bool(keys):
-        raise Misconfigured(Message("dataflow.upsert_needs_key", table=table))
+        raise Misconfigured.of("dataflow.upsert_needs_key", table=table)
     if create not in ("never", "if_missing"):
-        raise Misconfigured(Message("dataflow.postgres_create_unknown", table=table, create=create))
+        raise Misconfigured.of("dataflow.postgres_create_unknown", table=table, create=create)
     if table.count(".") > 1 or not all(table.split(".")):
-        raise Misconfigured(Message("dataflow.postgres_table_malformed", table=table))
+        raise Misconfigured.of("dataflow.postgres_table_malformed", table=table)
     for name in (*table.split("."), *keys):
         if len(name.encode()) > LONGEST_NAME or "\0" in name or (name not in keys and '"' in name):
-            raise Misconfigured(
-                Message("dataflow.postgres_name_too_long", table=table, name=name, longest_name=LONGEST_NAME)
-            )
+            raise Misconfigured.of("dataflow.postgres_name_too_long", table=table, name=name, longest_name=LONGEST_NAME)
     options = {"conn_id": conn_id, "table": table, "mode": mode, "key": list(keys), "create": create}
     return Target("postgres", options)
 
@@ -135,9 +133,9 @@ def delta(path: str, *, conn_id: str = "", partition: str = "_epoch", create: st
     _require_path("delta", path, conn_id)
     require_delta_path("delta", path)
     if not isinstance(partition, str) or not partition.isidentifier() or not partition.isascii():
-        raise Misconfigured(Message("dataflow.delta_partition_malformed", path=path, partition=partition))
+        raise Misconfigured.of("dataflow.delta_partition_malformed", path=path, partition=partition)
     if create not in ("never", "if_missing"):
-        raise Misconfigured(Message("dataflow.delta_create_unknown", path=path, create=create))
+        raise Misconfigured.of("dataflow.delta_create_unknown", path=path, create=create)
     options = {"path": _plain(path), "conn_id": conn_id, "partition": partition, "create": create}
     return Target("delta", options)
 
@@ -153,9 +151,9 @@ def iceberg(table: str, *, create: str = "never") -> Target:
     _require_name("iceberg", "table", table)
     conn_id, _, name = table.partition(".")
     if not conn_id or name.count(".") < 1 or not all(name.split(".")):
-        raise Misconfigured(Message("dataflow.iceberg_target_malformed", table=table))
+        raise Misconfigured.of("dataflow.iceberg_target_malformed", table=table)
     if create not in ("never", "if_missing"):
-        raise Misconfigured(Message("dataflow.iceberg_create_unknown", table=table, create=create))
+        raise Misconfigured.of("dataflow.iceberg_create_unknown", table=table, create=create)
     return Target("iceberg", {"conn_id": conn_id, "table": name, "create": create})
 
 
@@ -182,11 +180,11 @@ def kafka(
     require_connection(where, conn_id, "kafka")
     _require_name("kafka", "topic", topic)
     if not _TOPIC.fullmatch(topic):
-        raise Misconfigured(Message("dataflow.kafka_topic_malformed", topic=topic, longest=249 - len(MARKER_TOPIC)))
+        raise Misconfigured.of("dataflow.kafka_topic_malformed", topic=topic, longest=249 - len(MARKER_TOPIC))
     if mode not in KAFKA_MODES:
-        raise Misconfigured(Message("dataflow.kafka_mode_unknown", topic=topic, mode=mode, modes=KAFKA_MODES))
+        raise Misconfigured.of("dataflow.kafka_mode_unknown", topic=topic, mode=mode, modes=KAFKA_MODES)
     if mode == "upsert" and not keys:
-        raise Misconfigured(Message("dataflow.kafka_upsert_needs_key", topic=topic))
+        raise Misconfigured.of("dataflow.kafka_upsert_needs_key", topic=topic)
     options = {"conn_id": conn_id, "topic": topic, "key": list(keys), "value": list(values), "mode": mode}
     return Target("kafka", options)
 
@@ -199,7 +197,7 @@ def target(reference: str, **options: Any) -> Target:
     require("target", "reference", reference, str, '"module:Class", the name of a class that extends SinkTarget')
     module, _, name = reference.partition(":")
     if not module or not name.isidentifier():
-        raise Misconfigured(Message("dataflow.target_reference_malformed", reference=reference))
+        raise Misconfigured.of("dataflow.target_reference_malformed", reference=reference)
     return Target(reference, options)
 
 
@@ -235,12 +233,12 @@ def _require_path(kind: str, path: str, conn_id: str) -> bool:
     """Require a local folder or one of S3; report whether it is local. Raises Misconfigured."""
     is_local = isinstance(path, str) and path.startswith("/") and bool(path.strip("/"))
     if not (is_local or (isinstance(path, str) and _S3.fullmatch(path))) or {".", ".."} & set(path.split("/")):
-        raise Misconfigured(Message("dataflow.target_path_malformed", kind=kind, path=path))
+        raise Misconfigured.of("dataflow.target_path_malformed", kind=kind, path=path)
     longest = max(path.split("/"), key=lambda part: len(part.encode()))
     if is_local and len(longest.encode()) > _LONGEST_NAMES.get(kind, 255):
-        raise Misconfigured(Message("dataflow.target_path_too_long", kind=kind, longest=shown(longest)))
+        raise Misconfigured.of("dataflow.target_path_too_long", kind=kind, longest=shown(longest))
     if not isinstance(conn_id, str) or (conn_id and is_local):
-        raise Misconfigured(Message("dataflow.target_conn_id_malformed", kind=kind, path=path, conn_id=conn_id))
+        raise Misconfigured.of("dataflow.target_conn_id_malformed", kind=kind, path=path, conn_id=conn_id)
     return is_local
 
 
@@ -252,4 +250,4 @@ def _plain(path: str) -> str:
 
 def _require_name(kind: str, what: str, value: object) -> None:
     if not isinstance(value, str) or not value:
-        raise Misconfigured(Message("dataflow.text_empty", where=kind, what=what, value=value))
+        raise Misconfigured.of("dataflow.text_empty", where=kind, what=what, value=value)

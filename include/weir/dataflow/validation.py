@@ -94,9 +94,9 @@ def refuse(dataflow: str, problems: Iterable[str]) -> None:
     """Raise Misconfigured with all problems of a dataflow, if there are any."""
     found = list(problems)
     if len(found) == 1:
-        raise Misconfigured(Message("dataflow.invalid", dataflow=dataflow, found=found[0]))
+        raise Misconfigured.of("dataflow.invalid", dataflow=dataflow, found=found[0])
     if found:
-        raise Misconfigured(Message("dataflow.problems", dataflow=dataflow, number=len(found), problems=found))
+        raise Misconfigured.of("dataflow.problems", dataflow=dataflow, number=len(found), problems=found)
 
 
 # Secrets

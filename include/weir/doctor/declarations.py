@@ -24,7 +24,7 @@ from weir.dataflow.notifications import Channel
 from weir.dataflow.sources import connections_of
 from weir.doctor.problems import Problem, texts_of
 from weir.doctor.topics import topic_problems
-from weir.errors import Message, Misconfigured, WeirError
+from weir.errors import Misconfigured, WeirError
 from weir.formats.suite import Suite
 from weir.notifications.delivery import imported
 from weir.quality.rules import suite_problems
@@ -139,13 +139,13 @@ class _Check:
         suite = suite_in(self.expectations, name)
         file = f"{self.expectations}/{name}.json"
         for problem in suite_problems(self.flow, stage.name, suite):
-            raise Misconfigured(Message("doctor.suite_wrong", file=file, name=name, problem=problem))
+            raise Misconfigured.of("doctor.suite_wrong", file=file, name=name, problem=problem)
         registry = self.registry() if suite.of_gx else None
         if registry is not None:
             try:
                 suite.require_known(registry)
             except Misconfigured as error:
-                raise Misconfigured(Message("doctor.suite_unreadable", file=file, error=error)) from error
+                raise Misconfigured.of("doctor.suite_unreadable", file=file, error=error) from error
 
     def _call(self, what: str, name: str, positional: tuple[str, ...], named: tuple[str, ...] = ()) -> list[str]:
         owner = f"{what} {name!r}"
@@ -204,6 +204,6 @@ def _require_call(
         signature.bind(*positional, **named)
     except TypeError as error:
         given = ", ".join((*("a value" for _ in positional), *(f"{name}=" for name in named)))
-        raise Misconfigured(
-            Message("doctor.call_does_not_fit", owner=owner, given=given, signature=signature, error=error)
+        raise Misconfigured.of(
+            "doctor.call_does_not_fit", owner=owner, given=given, signature=signature, error=error
         ) from error

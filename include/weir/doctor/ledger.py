@@ -20,7 +20,7 @@ from sqlalchemy.pool import NullPool
 
 from weir.doctor import table
 from weir.doctor.examination import Check, Enough, Finding
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.ledger.database.postgres import arguments_of
 from weir.ledger.database.sqlite import file_system_of, is_on_network
 from weir.ledger.database.tables import DataflowRow, PendingClearRow, RunRow
@@ -162,7 +162,7 @@ class LedgerExam:
     @property
     def _path(self) -> Path:
         if not self._url.database:
-            raise Misconfigured(Message("doctor.ledger_in_memory"))
+            raise Misconfigured.of("doctor.ledger_in_memory")
         return Path(self._url.database)
 
 

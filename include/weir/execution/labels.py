@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from weir.dataflow import arguments
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.execution.failure_class import FailureClass, raised_by_worker
 
 TYPE, EXCEPTION = "type", "exception"
@@ -66,13 +66,13 @@ def exception_name(error: BaseException) -> str:
 def checked_enrichers(names: Iterable[str]) -> tuple[str, ...]:
     """Return the names of enrichers without duplicates. Raises Misconfigured for a name not like "module:function"."""
     if isinstance(names, str):
-        raise Misconfigured(Message("execution.enrichers_not_a_list", names=names))
+        raise Misconfigured.of("execution.enrichers_not_a_list", names=names)
     found = tuple(dict.fromkeys(names))
     for name in found:
         if not isinstance(name, str) or not _REFERENCE.fullmatch(name):
             right = arguments.reference_for(name)
             hint = f': write "{right}"' if right else ""
-            raise Misconfigured(Message("execution.enricher_malformed", given=arguments.shown(name), hint=hint))
+            raise Misconfigured.of("execution.enricher_malformed", given=arguments.shown(name), hint=hint)
     return found
 
 

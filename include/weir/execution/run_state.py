@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Any, Final, TypeVar
 
 from weir.code.generation_rules import agreed
-from weir.errors import Fault, Loss, Message, Misconfigured
+from weir.errors import Fault, Loss, Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.topology.ids import OWN_RUN, AttemptId, Digest, RunId, RunRef
 from weir.topology.partitions import Layout
@@ -314,14 +314,12 @@ class RunState:
             return read.layout, ()
         layout = known.layout_for(read.producer, read.layout)
         if layout is None or (is_state and layout != read.layout):
-            raise Misconfigured(
-                Message(
-                    "execution.layout_not_written",
-                    stage=read.stage,
-                    producer=read.producer,
-                    before=before,
-                    layout_id=read.layout.id,
-                )
+            raise Misconfigured.of(
+                "execution.layout_not_written",
+                stage=read.stage,
+                producer=read.producer,
+                before=before,
+                layout_id=read.layout.id,
             )
         return layout, self._in_run(before, known.partitions_of(read.producer, layout.id))
 

@@ -16,7 +16,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.manifest import Manifest, StageCopy
 from weir.formats.region_failure import RegionFailure
@@ -102,7 +102,7 @@ def from_plain(what: str, target: type[T], found: Any) -> T:
     try:
         return typed(what, target, found)
     except ValueError as error:
-        raise Misconfigured(Message("formats.not_typed", error=error)) from error
+        raise Misconfigured.of("formats.not_typed", error=error) from error
 
 
 def _checksum(data: bytes) -> str:
@@ -113,7 +113,7 @@ def _require_as_written(what: str, data: bytes) -> None:
     """Compare a document, without the line of its own SHA-256, with that: no byte of it has changed."""
     found = _CHECKSUM_LINE.search(data)
     if found is None or _checksum(data[: found.start()] + data[found.end() :]) != found[1].decode():
-        raise Misconfigured(Message("formats.not_as_written", what=what))
+        raise Misconfigured.of("formats.not_as_written", what=what)
 
 
 def _canonical(document: Mapping[str, Any]) -> bytes:
@@ -126,7 +126,7 @@ def _encode(kind: str, value: object, more: Mapping[str, str] = types.MappingPro
     try:
         return _canonical({"weir": kind, "version": VERSIONS[kind], **_one_level(value), **more})
     except (TypeError, ValueError) as error:
-        raise Misconfigured(Message("formats.value_not_json", kind=kind, error=error)) from error
+        raise Misconfigured.of("formats.value_not_json", kind=kind, error=error) from error
 
 
 def _one_level(value: Any) -> Any:
@@ -152,19 +152,19 @@ def _document(kind: str, data: bytes) -> dict[str, Any]:
     try:
         document = json.loads(data)
     except ValueError as error:
-        raise Misconfigured(Message("formats.not_json", kind=kind, error=error)) from error
+        raise Misconfigured.of("formats.not_json", kind=kind, error=error) from error
     if not isinstance(document, dict):
-        raise Misconfigured(Message("formats.another_document", kind=kind))
+        raise Misconfigured.of("formats.another_document", kind=kind)
     return document
 
 
 def _body(kind: str, document: Mapping[str, Any], *besides: str) -> dict[str, Any]:
     """Return the fields of a document, without its kind, its version and those named besides."""
     if document.get("weir") != kind:
-        raise Misconfigured(Message("formats.another_document", kind=kind))
+        raise Misconfigured.of("formats.another_document", kind=kind)
     found = document.get("version")
     if found != VERSIONS[kind] or isinstance(found, bool):
-        raise Misconfigured(Message("formats.another_version", kind=kind, found=found, versions=VERSIONS[kind]))
+        raise Misconfigured.of("formats.another_version", kind=kind, found=found, versions=VERSIONS[kind])
     return {key: value for key, value in document.items() if key not in ("weir", "version", *besides)}
 
 

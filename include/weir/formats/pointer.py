@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.topology.ids import AttemptId, Digest, Epoch
 from weir.typed_json import typed
 
@@ -60,7 +60,7 @@ def pointer_from_json(data: bytes) -> Pointer:
     found: dict[str, Any] = json.loads(data)
     form = found.pop("format", None)
     if form != FORMAT:
-        raise Misconfigured(Message("formats.pointer_of_other_format", form=form, format=FORMAT))
+        raise Misconfigured.of("formats.pointer_of_other_format", form=form, format=FORMAT)
     return typed("pointer", Pointer, found)
 
 

@@ -17,7 +17,6 @@ from weir.errors import (
     Fenced,
     InputUnreadable,
     Internal,
-    Message,
     Misconfigured,
     Retryable,
     StoreFull,
@@ -72,7 +71,7 @@ def error_of(failure: RegionFailure) -> Exception:
         return _OWN[failure.error](failure.message)
     message = f"{failure.message}\nIts traceback in the Spark driver ends:\n{failure.traceback}"
     if failure.kind == FailureClass.ENVIRONMENT.value:
-        return Retryable(Message("formats.job_failed", error=failure.error, message=failure.message))
+        return Retryable.of("formats.job_failed", error=failure.error, message=failure.message)
     base: type[Exception] = Misconfigured if failure.kind == FailureClass.FATAL.value else JobFailed
     named: type[Exception] = type(failure.error, (base,), {"__doc__": JobFailed.__doc__})
     return named(message)

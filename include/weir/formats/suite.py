@@ -72,7 +72,7 @@ class Suite:
             for problem in registry_problems(each.type, each.kwargs, registry)
         ]
         if problems:
-            raise Misconfigured(Message("formats.suite_unusable", name=self.name, problems=problems))
+            raise Misconfigured.of("formats.suite_unusable", name=self.name, problems=problems)
 
 
 class _Written(float):
@@ -101,10 +101,10 @@ def suite_from_json(name: str, data: bytes) -> Suite:
     try:
         document = json.loads(data, parse_float=_Written, parse_constant=_Written)
     except ValueError as error:
-        raise Misconfigured(Message("formats.suite_not_json", name=name, error=error)) from error
+        raise Misconfigured.of("formats.suite_not_json", name=name, error=error) from error
     problems = list(_suite_problems(name, document))
     if problems:
-        raise Misconfigured(Message("formats.suite_unusable", name=name, problems=problems))
+        raise Misconfigured.of("formats.suite_unusable", name=name, problems=problems)
     expectations = tuple(_expectation(each) for each in document["expectations"])
     return Suite(name, _fingerprint(expectations), expectations)
 

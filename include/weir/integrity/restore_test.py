@@ -15,7 +15,7 @@ from sqlalchemy import select
 
 from weir.coordination.read_leases import leased_reading, reader
 from weir.coordination.services import Services
-from weir.errors import Loss, Message, Misconfigured
+from weir.errors import Loss, Misconfigured
 from weir.formats.checkpoint import Checkpoint, fingerprint
 from weir.formats.checks import CheckOutcome, CheckReason, CheckReport, ExpectationResult
 from weir.formats.manifest import Manifest, parsed_digest
@@ -115,7 +115,7 @@ def dataflows_with_checkpoints(services: Services, name: str | None) -> tuple[st
         keeps_state = any(topology_of(each).dataflow.keeps_state for each in pinned[-1:])
     if name not in kept:
         why = "no checkpoint of it is complete yet" if keeps_state else "it keeps no state, and has no checkpoints"
-        raise Misconfigured(Message("integrity.not_restorable", name=name, why=why))
+        raise Misconfigured.of("integrity.not_restorable", name=name, why=why)
     return (name,)
 
 
@@ -138,7 +138,7 @@ def run_restore_test(services: Services, dataflow: str, which: str | None, check
             return _recorded(services, found.source, report)
         if which is not None:
             break
-    raise Misconfigured(Message("integrity.subsumed_meanwhile", description=found.description, dataflow=dataflow))
+    raise Misconfigured.of("integrity.subsumed_meanwhile", description=found.description, dataflow=dataflow)
 
 
 def restore_test_source(services: Services, dataflow: str, which: str | None) -> RestoreTestSource:
@@ -154,7 +154,7 @@ def restore_test_source(services: Services, dataflow: str, which: str | None) ->
         wanted = [row for row in rows if which in (str(row.number), name_of(row.folder))]
     if len(wanted) != 1:
         known = ", ".join(f"{row.number} ({row.kind}, epoch {row.epoch})" for row in rows[-_SHOWN:]) or "none"
-        raise Misconfigured(Message("integrity.not_kept", dataflow=dataflow, which=which or "at all", known=known))
+        raise Misconfigured.of("integrity.not_kept", dataflow=dataflow, which=which or "at all", known=known)
     return _known(services, wanted[0])
 
 
@@ -179,7 +179,7 @@ def _in_folder(services: Services, url: str) -> RestoreTestSource:
     try:
         folder.store.size(folder.at(SAVEPOINT))
     except NotFound as error:
-        raise Misconfigured(Message("integrity.no_savepoint", folder_url=folder.url, savepoint=SAVEPOINT)) from error
+        raise Misconfigured.of("integrity.no_savepoint", folder_url=folder.url, savepoint=SAVEPOINT) from error
     try:
         source = read_savepoint(folder)
     except Misconfigured as error:

@@ -30,7 +30,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 
 from weir.connections import Connection
-from weir.errors import Message, Misconfigured, Retryable, WeirError
+from weir.errors import Misconfigured, Retryable, WeirError
 from weir.secrecy import without_secrets
 
 __all__ = ["Cluster", "KafkaError", "KafkaException", "Record", "Topic", "TopicPartition"]
@@ -216,7 +216,7 @@ class Cluster:
                     if error is None:
                         yield record
                 if at < end and time.monotonic() > until:
-                    raise Retryable(Message("kafka.read_stalled", topic=topic, partition=partition, at=at, end=end))
+                    raise Retryable.of("kafka.read_stalled", topic=topic, partition=partition, at=at, end=end)
 
     def producer(self, topic: str, transactional_id: str, seconds: float, longest: int) -> Producer:
         """Take a transactional id: what was open is ended, and who had it is fenced. Raises KafkaException.
@@ -252,14 +252,14 @@ class Cluster:
         login = error if error.code() in _LOGIN else self._login
         told = without_secrets((login or error).str())
         if login is not None:
-            return Misconfigured(Message("kafka.login_refused", conn_id=self.conn_id, said=told))
+            return Misconfigured.of("kafka.login_refused", conn_id=self.conn_id, said=told)
         if error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
-            return Misconfigured(Message("kafka.offsets_dropped", what=what, said=told))
+            return Misconfigured.of("kafka.offsets_dropped", what=what, said=told)
         if error.code() in _RIGHTS:
-            return Misconfigured(Message("kafka.right_missing", conn_id=self.conn_id, what=what, said=told))
+            return Misconfigured.of("kafka.right_missing", conn_id=self.conn_id, what=what, said=told)
         if error.code() in _REFUSED:
-            return Misconfigured(Message("kafka.refused", conn_id=self.conn_id, what=what, said=told))
-        return Retryable(Message("kafka.away", conn_id=self.conn_id, what=what, said=told))
+            return Misconfigured.of("kafka.refused", conn_id=self.conn_id, what=what, said=told)
+        return Retryable.of("kafka.away", conn_id=self.conn_id, what=what, said=told)
 
     @property
     def _admin(self) -> AdminClient:
@@ -294,13 +294,13 @@ def settings_of(connection: Connection) -> dict[str, Any]:
     Host and port are one of "bootstrap.servers" where the extra has none. Raises Misconfigured.
     """
     if connection.kind != "kafka":
-        raise Misconfigured(Message("connections.not_kafka", conn_id=connection.id, kind=connection.kind))
+        raise Misconfigured.of("connections.not_kafka", conn_id=connection.id, kind=connection.kind)
     plain = {name: each for name, each in connection.extra.items() if isinstance(each, str | int | float | bool)}
     found: dict[str, Any] = {name: each for name, each in plain.items() if name not in _OF_AIRFLOW}
     if not found.get("bootstrap.servers") and connection.host:
         found["bootstrap.servers"] = f"{connection.host}:{connection.port or 9092}"
     if not found.get("bootstrap.servers"):
-        raise Misconfigured(Message("connections.kafka_without_servers", conn_id=connection.id))
+        raise Misconfigured.of("connections.kafka_without_servers", conn_id=connection.id)
     if connection.login:
         found.setdefault("sasl.username", connection.login)
         found.setdefault("sasl.password", connection.password)

@@ -17,7 +17,7 @@ from sqlalchemy import ColumnElement, Select, bindparam, func, select
 from sqlalchemy.orm import Session
 
 from weir.dataflow.notifications import EventKind
-from weir.errors import Conflict, Message
+from weir.errors import Conflict
 from weir.execution.partition_state import PartitionState
 from weir.formats.checkpoint import Checkpoint, SnapshotKind, fingerprint
 from weir.formats.notification import Subject, checkpoint_event
@@ -249,7 +249,7 @@ def complete(session: Session, dataflow: str, number: int, attempt: str, now: da
     """Record that the manifest of an attempt exists. Raises Conflict if it has failed, or the number is another's."""
     row = checkpoint_row(session, dataflow, number)
     if row is None or row.attempt != attempt or row.status == CheckpointStatus.FAILED.value:
-        raise Conflict(Message("ledger.checkpoint_abandoned", number=number, dataflow=dataflow))
+        raise Conflict.of("ledger.checkpoint_abandoned", number=number, dataflow=dataflow)
     is_new = row.status != CheckpointStatus.COMPLETED.value
     row.status, row.completed_at = CheckpointStatus.COMPLETED.value, row.completed_at or now
     if is_new:

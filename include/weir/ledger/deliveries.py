@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Select, select, update
 from sqlalchemy.orm import Session
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.ledger.database.tables import DeliveryRow, PublicationRow, RunRow
 from weir.ledger.names import require_dataflow, similar
 
@@ -75,9 +75,9 @@ def dataflow_of_sink(session: Session, sink: str, dataflow: str | None = None) -
     found = [row.dataflow for row in known if row.sink == sink]
     if not found:
         said = similar(sink, list(dict.fromkeys(row.sink for row in known)))
-        raise Misconfigured(Message("ledger.sink_unknown", dataflow=dataflow or "the ledger", sink=sink, said=said))
+        raise Misconfigured.of("ledger.sink_unknown", dataflow=dataflow or "the ledger", sink=sink, said=said)
     if len(found) > 1:
-        raise Misconfigured(Message("ledger.sink_ambiguous", found=found, sink=sink, first=found[0]))
+        raise Misconfigured.of("ledger.sink_ambiguous", found=found, sink=sink, first=found[0])
     return str(found[0])
 
 

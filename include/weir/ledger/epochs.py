@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from weir.dataflow import Dataflow
 from weir.dataflow.state_evolution import require_compatible
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.ledger.database.tables import RunRow, SourceSliceRow
 from weir.ledger.restores import left_out
 
@@ -26,14 +26,12 @@ def require_interval(interval: tuple[datetime, datetime], dag_id: str, run_id: s
     """
     start, end = interval
     if start.tzinfo is None or end.tzinfo is None:
-        raise Misconfigured(
-            Message("ledger.interval_without_zone", of_run=_of_run(interval, dag_id, run_id), advice=_ADVICE)
-        )
+        raise Misconfigured.of("ledger.interval_without_zone", of_run=_of_run(interval, dag_id, run_id), advice=_ADVICE)
     try:
         is_empty, is_reversed = start.astimezone(UTC) == end.astimezone(UTC), end < start
     except OverflowError as error:
-        raise Misconfigured(
-            Message("ledger.interval_out_of_range", of_run=_of_run(interval, dag_id, run_id), advice=_ADVICE)
+        raise Misconfigured.of(
+            "ledger.interval_out_of_range", of_run=_of_run(interval, dag_id, run_id), advice=_ADVICE
         ) from error
     if is_reversed or (is_empty and schedule):
         what = "ends before it begins" if is_reversed else "has no length, so that no row is in it"
@@ -42,8 +40,8 @@ def require_interval(interval: tuple[datetime, datetime], dag_id: str, run_id: s
             if schedule
             else ""
         )
-        raise Misconfigured(
-            Message("ledger.interval_wrong", of_run=_of_run(interval, dag_id, run_id), what=what, by=by, advice=_ADVICE)
+        raise Misconfigured.of(
+            "ledger.interval_wrong", of_run=_of_run(interval, dag_id, run_id), what=what, by=by, advice=_ADVICE
         )
 
 
@@ -81,7 +79,7 @@ def _require_sources(session: Session, row: RunRow, before: RunRow | None, new: 
     query = select(SourceSliceRow.stage).where(SourceSliceRow.run == row.id, SourceSliceRow.position.is_not(None))
     for kept in session.scalars(query):
         if kept not in names:
-            raise Misconfigured(Message("ledger.range_without_source", run=row.id, stage=kept, dataflow=row.dataflow))
+            raise Misconfigured.of("ledger.range_without_source", run=row.id, stage=kept, dataflow=row.dataflow)
     for going in names:
         _require_no_later_range(session, row, going)
     if before is None or before.pinned is None:
@@ -90,7 +88,7 @@ def _require_sources(session: Session, row: RunRow, before: RunRow | None, new: 
     gone = sorted(old - {*names} - {each.moved_from for each in new.stages})
     came = sorted(each.name for each in new.stages if each.goes_on and each.name not in old and not each.moved_from)
     if gone and came:
-        raise Misconfigured(Message("ledger.source_renamed", gone=gone[0], came=came[0], before=before.id, run=row.id))
+        raise Misconfigured.of("ledger.source_renamed", gone=gone[0], came=came[0], before=before.id, run=row.id)
 
 
 def _require_no_later_range(session: Session, row: RunRow, stage: str) -> None:
@@ -104,8 +102,8 @@ def _require_no_later_range(session: Session, row: RunRow, stage: str) -> None:
         .order_by(RunRow.epoch)
     )
     if later is not None:
-        raise Misconfigured(
-            Message("ledger.range_resolved_later", epoch=row.epoch, dataflow=row.dataflow, later=later, stage=stage)
+        raise Misconfigured.of(
+            "ledger.range_resolved_later", epoch=row.epoch, dataflow=row.dataflow, later=later, stage=stage
         )
 
 
@@ -120,24 +118,20 @@ def _require_interval(row: RunRow) -> None:
     if row.interval_start < row.interval_end:
         return
     at = f"{row.interval_start:%Y-%m-%d %H:%M}"
-    raise Misconfigured(
-        Message("ledger.interval_empty", run_id=row.run_id, dag_id=row.dag_id, at=at, dataflow=row.dataflow)
-    )
+    raise Misconfigured.of("ledger.interval_empty", run_id=row.run_id, dag_id=row.dag_id, at=at, dataflow=row.dataflow)
 
 
 def _require_order(row: RunRow, before: RunRow | None, *, is_backwards: bool) -> None:
     if not is_backwards or before is None or before.pinned is not None:
         return
-    raise Misconfigured(
-        Message(
-            "ledger.backfill_runs_backwards",
-            run_id=row.run_id,
-            dag_id=row.dag_id,
-            before=before.run_id,
-            dataflow=row.dataflow,
-            epoch=row.epoch,
-            earlier=before.epoch,
-        )
+    raise Misconfigured.of(
+        "ledger.backfill_runs_backwards",
+        run_id=row.run_id,
+        dag_id=row.dag_id,
+        before=before.run_id,
+        dataflow=row.dataflow,
+        epoch=row.epoch,
+        earlier=before.epoch,
     )
 
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 from sqlalchemy import delete, func, or_, select
 from sqlalchemy.orm import Session
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.execution.failure_class import FailureClass
 from weir.ledger.database.tables import AttemptRow, FailedBeginRow, RunRow
 from weir.topology.regions import RegionId
@@ -81,7 +81,7 @@ def failed_begins_named(session: Session, name: str) -> list[FailedBeginRow]:
     found = list(session.scalars(query.order_by(FailedBeginRow.failed_at, FailedBeginRow.id)))
     if len({each.dataflow for each in found}) > 1:
         named = dict.fromkeys(f"{each.dataflow}@{each.epoch}" for each in found if each.epoch)
-        raise Misconfigured(Message("ledger.run_of_several_dataflows", name=name, first_few=first_few([*named], SHOWN)))
+        raise Misconfigured.of("ledger.run_of_several_dataflows", name=name, first_few=first_few([*named], SHOWN))
     return found
 
 

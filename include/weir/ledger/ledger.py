@@ -23,7 +23,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoResultFound
 from sqlalchemy.orm import Session
 
-from weir.errors import LedgerBehind, Message, Misconfigured, OtherBuild, Retryable
+from weir.errors import LedgerBehind, Misconfigured, OtherBuild, Retryable
 from weir.extras import needed_for
 from weir.ledger.counts import Counted, counts_of, forget
 from weir.ledger.database.postgres import (
@@ -107,11 +107,11 @@ class Ledger:
         parsed = _parsed(url)
         shown = parsed.render_as_string(hide_password=True)
         if parsed.drivername != DRIVER and not Path(parsed.database or "").exists():
-            raise NotMigrated(Message("ledger.not_there", shown=shown))
+            raise NotMigrated.of("ledger.not_there", shown=shown)
         engine = _engine(parsed)
         with _database_errors(parsed):
             if not patiently(partial(_has_tables, engine, shown), is_busy):
-                raise NotMigrated(Message("ledger.without_tables", shown=shown))
+                raise NotMigrated.of("ledger.without_tables", shown=shown)
         return cls(engine)
 
     @contextmanager
@@ -257,7 +257,7 @@ class Ledger:
 
 def lost_commits(dataflow: str, why: str) -> LedgerBehind:
     """Return the error that the ledger has lost commits of a dataflow; raised in a transaction of it, it is marked."""
-    return LedgerBehind(Message("ledger.behind", dataflow=dataflow, why=why))
+    return LedgerBehind.of("ledger.behind", dataflow=dataflow, why=why)
 
 
 def _parsed(url: str) -> URL:
@@ -265,12 +265,12 @@ def _parsed(url: str) -> URL:
         parsed = make_url(url)
     except ArgumentError:
         # Without the text, which may hold a password.
-        raise Misconfigured(Message("ledger.url_malformed", expected=_EXPECTED)) from None
+        raise Misconfigured.of("ledger.url_malformed", expected=_EXPECTED) from None
     if parsed.drivername in {"postgres", "postgresql"}:
         parsed = parsed.set(drivername=DRIVER)
     if parsed.drivername != DRIVER and parsed.get_backend_name() != "sqlite":
         shown = parsed.render_as_string(hide_password=True)
-        raise Misconfigured(Message("ledger.url_of_other_database", shown=shown, expected=_EXPECTED))
+        raise Misconfigured.of("ledger.url_of_other_database", shown=shown, expected=_EXPECTED)
     return parsed
 
 
@@ -292,7 +292,7 @@ def _database_errors(url: URL) -> Iterator[None]:
             raise
         raise found from error
     except NoResultFound as error:  # of a row that an earlier transaction has read or written
-        raise Retryable(Message("ledger.row_lost", shown=shown)) from error
+        raise Retryable.of("ledger.row_lost", shown=shown) from error
 
 
 _migrating = threading.Lock()
@@ -318,5 +318,5 @@ def _has_tables(engine: Engine, shown: str) -> bool:
     if found is None or found == HEAD:
         return found == HEAD
     if is_ledger:
-        raise OtherBuild(Message("ledger.of_other_revision", shown=shown, found=found, head=HEAD))
-    raise Misconfigured(Message("ledger.of_other_program", shown=shown, found=found))
+        raise OtherBuild.of("ledger.of_other_revision", shown=shown, found=found, head=HEAD)
+    raise Misconfigured.of("ledger.of_other_program", shown=shown, found=found)

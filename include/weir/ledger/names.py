@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.ledger.database.tables import DataflowRow, RunRow
 from weir.ledger.failed_begins import failed_begins_named, region_of_begin
 from weir.wording import closest, did_you_mean, first_few, meant
@@ -34,9 +34,7 @@ def require_dataflow(session: Session, name: str) -> None:
     """Raise Misconfigured if the ledger does not know the dataflow."""
     known = list(session.scalars(select(DataflowRow.name).order_by(DataflowRow.name)))
     if name not in known:
-        raise Misconfigured(
-            Message("ledger.dataflow_unknown", name=name, said=_said(closest(name, known, SHOWN), known))
-        )
+        raise Misconfigured.of("ledger.dataflow_unknown", name=name, said=_said(closest(name, known, SHOWN), known))
 
 
 def unknown_run(
@@ -46,7 +44,7 @@ def unknown_run(
     failed = failed_begins_named(session, name)
     if failed:
         task = region_of_begin(failed[-1]).name
-        return Misconfigured(Message("ledger.run_not_begun", name=name, task=task))
+        return Misconfigured.of("ledger.run_not_begun", name=name, task=task)
     query = select(RunRow.id, RunRow.run_id, RunRow.epoch).order_by(RunRow.epoch, RunRow.id)
     if dataflow is not None:
         query = query.where(RunRow.dataflow == dataflow)
@@ -65,19 +63,19 @@ def unknown_run(
     close = [known.get(each, each) for each in closest(name, [*flows, *known], SHOWN)]
     found = list(dict.fromkeys(like[-SHOWN:] or close))
     where = f"the ledger knows no run{' or dataflow' * or_dataflow}" if dataflow is None else f"{dataflow} has no run"
-    return Misconfigured(Message("ledger.run_unknown", where=where, name=name, said=_said(found, list(named.values()))))
+    return Misconfigured.of("ledger.run_unknown", where=where, name=name, said=_said(found, list(named.values())))
 
 
 def unknown_task(run: str, task: str, name: str, known: Sequence[str]) -> Misconfigured:
     """Return the error about a task that a run does not have; `name` is it without its subtask."""
-    return Misconfigured(Message("ledger.task_unknown", run=run, task=task, similar=similar(name, known)))
+    return Misconfigured.of("ledger.task_unknown", run=run, task=task, similar=similar(name, known))
 
 
 def unknown_stage(dataflow: str | None, stage: str, known: Sequence[str]) -> Misconfigured:
     """Return the error about a stage that no run of a dataflow, or of any, has written, as it has the known ones."""
     where = dataflow or "any dataflow"
     said = similar(stage, known, "writes")
-    return Misconfigured(Message("ledger.stage_unknown", dataflow=where, stage=stage, similar=said))
+    return Misconfigured.of("ledger.stage_unknown", dataflow=where, stage=stage, similar=said)
 
 
 def similar(name: str, known: Sequence[str], verb: str = "has") -> str:

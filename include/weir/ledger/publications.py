@@ -18,7 +18,7 @@ from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session, defer
 
 from weir.dataflow.notifications import EventKind
-from weir.errors import Conflict, Message
+from weir.errors import Conflict
 from weir.formats.notification import Subject, deadline_event, published_event
 from weir.formats.paths import pointer_path
 from weir.formats.pointer import Pointer
@@ -76,7 +76,7 @@ def complete_publications(session: Session, run: str, attempt: str, now: datetim
     was_published = session.scalar(_PUBLISHED.where(PublicationRow.run == run).limit(1)) is not None
     for row in session.scalars(query):
         if is_expiring(row):
-            raise Conflict(Message("ledger.version_expired", version=row.version, sink=row.sink))
+            raise Conflict.of("ledger.version_expired", version=row.version, sink=row.sink)
         note_published(session, row, now)
     if not was_published:
         _note_late(session, session.get_one(RunRow, run), now, is_published=True)

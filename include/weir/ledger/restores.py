@@ -11,7 +11,7 @@ from datetime import datetime
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.formats.manifest import Manifest, StateFile
 from weir.formats.paths import dataflow_of_path
 from weir.ledger.database.tables import RestoreRow, RunRow
@@ -81,6 +81,4 @@ def require_after_restore(session: Session, dataflow: str, epoch: str) -> None:
         return
     row = last_restore(session, dataflow, first)
     source = "a checkpoint" if row is None else f"{row.source} of {row.origin}"
-    raise Misconfigured(
-        Message("ledger.before_restored_epoch", dataflow=dataflow, first=first, source=source, epoch=epoch)
-    )
+    raise Misconfigured.of("ledger.before_restored_epoch", dataflow=dataflow, first=first, source=source, epoch=epoch)

@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 from weir.dataflow import Dataflow
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.dataflow.validation import require_no_secrets
-from weir.errors import Message, Misconfigured, Retryable
+from weir.errors import Misconfigured, Retryable
 from weir.ledger.database.tables import (
     NO_DAG,
     AttemptRow,
@@ -215,7 +215,7 @@ def ensure_dataflow(session: Session, name: str, store_id: str) -> DataflowRow:
         session.add(row)
         session.flush()
     if row.store_id != store_id:
-        raise Retryable(Message("ledger.other_store", name=name, store_id=row.store_id, mounted=store_id))
+        raise Retryable.of("ledger.other_store", name=name, store_id=row.store_id, mounted=store_id)
     return row
 
 
@@ -320,7 +320,7 @@ def run_by_id(session: Session, run: str, like: Topology | None = None) -> Run:
 
 def _run(row: RunRow, lineage: int, like: Topology | None = None) -> Run:
     if row.pinned is None and like is None:
-        raise Misconfigured(Message("ledger.run_not_pinned", row_id=row.id))
+        raise Misconfigured.of("ledger.run_not_pinned", row_id=row.id)
     return Run(
         id=row.id,
         topology=topology_of(row.pinned) if row.pinned is not None else cast("Topology", like),
@@ -381,7 +381,7 @@ def run_if_known(session: Session, name: str) -> RunRow | None:
     if len(found) > 1:
         named = ", ".join(row.id for row in found[:SHOWN]) + (f" and {len(found) - SHOWN} more" * (len(found) > SHOWN))
         what = "a run of several dataflows" if found[0].dataflow != found[1].dataflow else "several runs"
-        raise Misconfigured(Message("ledger.run_ambiguous", name=name, what=what, named=named))
+        raise Misconfigured.of("ledger.run_ambiguous", name=name, what=what, named=named)
     return found[0] if found else None
 
 

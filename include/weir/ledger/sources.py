@@ -22,7 +22,7 @@ from sqlalchemy import bindparam, delete, null, select, update
 from sqlalchemy.orm import Session, aliased
 
 from weir.dataflow.stage import Stage
-from weir.errors import Conflict, Message
+from weir.errors import Conflict
 from weir.execution.late_files import LateFiles
 from weir.execution.run_state import AttemptState
 from weir.formats.run_record import CorrectedSplits, RecordedRange
@@ -259,7 +259,7 @@ def fix_range(
     present = None if last is None else (last.run, None if last.range is None else last.range.position)
     wanted = (found.base, None if seen is None else seen.position) if found.base else None
     if present != wanted:
-        raise Conflict(Message("ledger.range_moved", stage=stage.name, run=run.id))
+        raise Conflict.of("ledger.range_moved", stage=stage.name, run=run.id)
     if row is not None:  # of before the source went on
         session.delete(row)
         session.flush()
@@ -346,7 +346,7 @@ def correct_slices(session: Session, read: ReadSource, splits: Sequence[Any], no
     """
     row = session.get(SourceSliceRow, (read.run, read.stage))
     if row is None or row.generation != read.generation or row.slices != read.splits:
-        raise Conflict(Message("ledger.source_changed_meanwhile", stage=read.stage, run=read.run))
+        raise Conflict.of("ledger.source_changed_meanwhile", stage=read.stage, run=read.run)
     row.slices, row.generation, row.resolved_at, row.late = list(splits), row.generation + 1, now, None
     _owe_record(session, read.run)
 

@@ -24,7 +24,7 @@ from weir.code.functions import load
 from weir.connections import Connections
 from weir.coordination.services import Services
 from weir.dataflow.notifications import Channel, Receiver
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.ledger.database.outbox_tables import NotificationRow
 from weir.ledger.outbox import Waiting, forget_told, has_old, hold, let_go, note_not_told, note_told, waiting_receivers
 from weir.notifications.webhook import post
@@ -162,7 +162,7 @@ def _notify(receiver: Receiver, context: Mapping[str, Any]) -> None:
     make = partial(imported(receiver), **receiver.options)
     made = make()
     if not callable(made):
-        raise Misconfigured(Message("notifications.not_callable", address=receiver.address, name=type(made).__name__))
+        raise Misconfigured.of("notifications.not_callable", address=receiver.address, name=type(made).__name__)
     try:
         made(dict(context))
     except NotImplementedError:  # it has only `async_notify`

@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from weir.connections import LOOPBACK, Connection
-from weir.errors import Message, Misconfigured, Retryable
+from weir.errors import Misconfigured, Retryable
 from weir.wording import shortened
 
 HTTP_SECONDS: Final = 10.0
@@ -38,24 +38,22 @@ def post(connection: Connection, path: str, document: Mapping[str, Any]) -> None
             answer = client.post(url, json=dict(document), headers=headers)
     except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, ValueError):
         # Without the error, which may show a header.
-        raise Misconfigured(Message("notifications.not_possible", shown=shown)) from None
+        raise Misconfigured.of("notifications.not_possible", shown=shown) from None
     except httpx.HTTPError as error:
-        raise Retryable(Message("notifications.silent", shown=shown, name=type(error).__name__, error=error)) from error
+        raise Retryable.of("notifications.silent", shown=shown, name=type(error).__name__, error=error) from error
     if not answer.is_success:
-        raise Retryable(
-            Message(
-                "notifications.answered_otherwise",
-                shown=shown,
-                status_code=answer.status_code,
-                text=shortened(answer.text, 300),
-            )
+        raise Retryable.of(
+            "notifications.answered_otherwise",
+            shown=shown,
+            status_code=answer.status_code,
+            text=shortened(answer.text, 300),
         )
 
 
 def _url_of(connection: Connection) -> str:
     """Return the URL of a connection as Airflow's HttpHook does: the host may be a whole URL, the schema is http's."""
     if connection.kind not in ("http", "https") or not connection.host:
-        raise Misconfigured(Message("notifications.not_http", connection_id=connection.id, kind=connection.kind))
+        raise Misconfigured.of("notifications.not_http", connection_id=connection.id, kind=connection.kind)
     host = connection.host
     scheme = connection.database or connection.kind
     base = host if "://" in host else f"{scheme}://{host}"
@@ -77,10 +75,10 @@ def _options_of(connection: Connection, url: str) -> dict[str, Any]:
     extra = connection.extra
     refused = sorted(_REFUSED & extra.keys())
     if refused:
-        raise Misconfigured(Message("notifications.extra_refused", connection_id=connection.id, refused=refused))
+        raise Misconfigured.of("notifications.extra_refused", connection_id=connection.id, refused=refused)
     timeout = extra.get("timeout", HTTP_SECONDS)
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0:
-        raise Misconfigured(Message("notifications.timeout_malformed", connection_id=connection.id, timeout=timeout))
+        raise Misconfigured.of("notifications.timeout_malformed", connection_id=connection.id, timeout=timeout)
     return {
         "timeout": timeout,
         "verify": _certificates_of(connection),
@@ -102,14 +100,12 @@ def _certificates_of(connection: Connection) -> ssl.SSLContext | bool:
         if cert is not None:
             context.load_cert_chain(*([cert] if isinstance(cert, str) else cert))
     except (OSError, TypeError) as error:
-        raise Misconfigured(
-            Message(
-                "notifications.certificates_unusable",
-                connection_id=connection.id,
-                verify=verify,
-                cert=cert,
-                error=error,
-            )
+        raise Misconfigured.of(
+            "notifications.certificates_unusable",
+            connection_id=connection.id,
+            verify=verify,
+            cert=cert,
+            error=error,
         ) from error
     return context
 

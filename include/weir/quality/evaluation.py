@@ -20,7 +20,7 @@ from weir.coordination.registered import require_newest
 from weir.coordination.services import Services
 from weir.coordination.values import Begun, Evaluated
 from weir.dataflow.quality import Policy
-from weir.errors import Fault, Internal, Loss, Message, QualityFailed, ResultUnavailable
+from weir.errors import Fault, Internal, Loss, QualityFailed, ResultUnavailable
 from weir.formats.checks import BUILT_IN, CheckReason, CheckReport, ExpectationResult
 from weir.formats.manifest import UpdateDigest
 from weir.formats.region_job import OutputReport, RegionJob, RegionReport
@@ -114,7 +114,7 @@ def _require_all_checks(job: RegionJob, report: RegionReport) -> None:
     missing = asked - {(each.stage, each.suite, each.attempt) for each in report.checks}
     if missing:
         named = ", ".join(sorted(f"{suite} of {stage}" for stage, suite, _ in missing))
-        raise Internal(Message("quality.check_without_result", attempt=job.attempt, named=named))
+        raise Internal.of("quality.check_without_result", attempt=job.attempt, named=named)
 
 
 def _blamed(services: Services, begun: Begun, reports: Sequence[CheckReport]) -> _Blamed:

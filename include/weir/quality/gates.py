@@ -100,7 +100,7 @@ class SuiteGates:
     def require_evaluated(self, session: Session, begun: Begun) -> None:
         """Raise Internal if the attempt was to be checked, and has not been."""
         if any(stage.checks for stage in begun.job.stages) and not has_checks(session, begun.attempt.id):
-            raise Internal(Message("quality.checks_not_evaluated", attempt_id=begun.attempt.id))
+            raise Internal.of("quality.checks_not_evaluated", attempt_id=begun.attempt.id)
 
 
 def gates_of(services: Services, registered: Registered, state: RunState, request: BeginRequest) -> StageChecks:
@@ -203,9 +203,7 @@ def _why(session: Session, registered: Registered, request: BeginRequest) -> Che
 def _require_fitting(registered: Registered, stage: Stage, suites: Iterable[Suite]) -> None:
     for suite in suites:
         for problem in suite_problems(registered.run.dataflow, stage.name, suite):
-            raise Misconfigured(
-                Message("quality.suite_does_not_fit", suite=suite.name, stage=stage.name, problem=problem)
-            )
+            raise Misconfigured.of("quality.suite_does_not_fit", suite=suite.name, stage=stage.name, problem=problem)
 
 
 def _require_worth_trying(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from weir.coordination.services import Services
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.formats.suite import Suite, suite_from_json
 from weir.wording import did_you_mean
 
@@ -18,8 +18,8 @@ def read_suite(services: Services, name: str, stage: str = "") -> Suite:
     try:
         return suite_in(services.expectations, name)
     except Misconfigured as error:
-        raise Misconfigured(
-            Message("quality.suite_unreadable", of_stage=f"stage {stage}: " if stage else "", error=error)
+        raise Misconfigured.of(
+            "quality.suite_unreadable", of_stage=f"stage {stage}: " if stage else "", error=error
         ) from error
 
 
@@ -29,13 +29,13 @@ def suite_in(folder: str, name: str) -> Suite:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise Misconfigured(Message("quality.suite_missing", name=name, known_suites=_known_suites(path))) from None
+        raise Misconfigured.of("quality.suite_missing", name=name, known_suites=_known_suites(path)) from None
     except OSError as error:
-        raise Misconfigured(Message("quality.suite_file_unreadable", name=name, error=error)) from error
+        raise Misconfigured.of("quality.suite_file_unreadable", name=name, error=error) from error
     try:
         return suite_from_json(name, data)
     except Misconfigured as error:
-        raise Misconfigured(Message("quality.suite_wrong", path=path, error=error)) from error
+        raise Misconfigured.of("quality.suite_wrong", path=path, error=error) from error
 
 
 def _known_suites(path: Path) -> str:

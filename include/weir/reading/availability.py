@@ -14,7 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
-from weir.errors import Fault, Loss, Message, Misconfigured, ResultUnavailable
+from weir.errors import Fault, Loss, Misconfigured, ResultUnavailable
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import Obstacle, RunState
 from weir.formats.manifest import Manifest
@@ -74,16 +74,14 @@ def published_results(session: Session, row: RunRow, topology: Topology, sink: s
     )
     found = session.scalar(query)
     if found is None:
-        raise Misconfigured(Message("reading.not_published", row_id=row.id, sink=sink))
+        raise Misconfigured.of("reading.not_published", row_id=row.id, sink=sink)
     if found.expired_at is not None:
-        raise Misconfigured(
-            Message(
-                "reading.version_removed",
-                version=found.version,
-                sink=sink,
-                row_id=row.id,
-                at=_at_time(found.expired_at),
-            )
+        raise Misconfigured.of(
+            "reading.version_removed",
+            version=found.version,
+            sink=sink,
+            row_id=row.id,
+            at=_at_time(found.expired_at),
         )
     (layout,) = topology.layouts_of(sink)
     rows = _of_version(session, found)
@@ -103,14 +101,12 @@ def _of_version(session: Session, version: PublicationRow) -> list[ResultRow]:
     rows = {row.folder: row for row in results_in(session, version.run, version.folders)}
     unknown = [folder for folder in version.folders if folder not in rows]
     if unknown:
-        raise Misconfigured(
-            Message(
-                "reading.version_partly_unknown",
-                unknown=unknown[0],
-                version=version.version,
-                sink=version.sink,
-                run=version.run,
-            )
+        raise Misconfigured.of(
+            "reading.version_partly_unknown",
+            unknown=unknown[0],
+            version=version.version,
+            sink=version.sink,
+            run=version.run,
         )
     return [rows[folder] for folder in version.folders]
 
@@ -137,7 +133,7 @@ def current_results(session: Session, run: RunRow, stage: str) -> Chosen:
                 run=run.id, run_id=run.run_id, epoch=run.epoch, stage=stage, layout=layout.id, version=None, rows=rows
             )
         problem = problem or _unreadable(session, state, losses)
-    raise problem or Misconfigured(Message("reading.stage_not_written_by_run", run_id=run.id, stage=stage))
+    raise problem or Misconfigured.of("reading.stage_not_written_by_run", run_id=run.id, stage=stage)
 
 
 def require_readable(session: Session, state: RunState, partitions: Iterable[PartitionId]) -> None:

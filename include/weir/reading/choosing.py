@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.ledger.database.tables import PublicationRow, ResultRow, RunRow
 from weir.ledger.names import NO_RUN, SHOWN, require_dataflow, unknown_run
 from weir.ledger.runs import runs_of, topology_of
@@ -30,14 +30,14 @@ def choose(session: Session, dataflow: str, run: When, stage: str | None, attemp
     known = runs_of(session, dataflow)
     if not known:
         require_dataflow(session, dataflow)
-        raise Misconfigured(Message("reading.no_run", dataflow=dataflow, no_run=NO_RUN))
+        raise Misconfigured.of("reading.no_run", dataflow=dataflow, no_run=NO_RUN)
     wanted = None if run is None else _named(session, dataflow, known, run)
     if attempt is not None:
         return _of_attempt(session, dataflow, wanted, stage, attempt)
     begun = [each for each in known if each.pinned is not None]
     if not begun or (wanted is not None and wanted.pinned is None):
         row = wanted or known[-1]
-        raise Misconfigured(Message("reading.run_not_begun", row_id=row.id, run_id=row.run_id))
+        raise Misconfigured.of("reading.run_not_begun", row_id=row.id, run_id=row.run_id)
     topology = _topology(wanted or begun[-1])
     name = _stage(topology, stage)
     row = wanted or _newest(session, begun, topology, name)
@@ -56,11 +56,11 @@ def _of_attempt(session: Session, dataflow: str, run: RunRow | None, stage: str 
     if not rows or (stage is not None and stage not in stages):
         where = dataflow if run is None else run.id
         what = f"only {', '.join(stages)}" if rows else "nothing"
-        raise Misconfigured(
-            Message("reading.attempt_wrote_nothing", what=what, attempt=attempt, where=where, stage=stage or "result")
+        raise Misconfigured.of(
+            "reading.attempt_wrote_nothing", what=what, attempt=attempt, where=where, stage=stage or "result"
         )
     if stage is None and len(stages) > 1:
-        raise Misconfigured(Message("reading.attempt_wrote_several", attempt=attempt, stages=stages))
+        raise Misconfigured.of("reading.attempt_wrote_several", attempt=attempt, stages=stages)
     return results_of_attempt(session, [row for row in rows if row.stage == (stage or stages[0])])
 
 
@@ -90,7 +90,7 @@ def _named(session: Session, dataflow: str, known: list[RunRow], run: str | date
     if found:
         listed = ", ".join(f"{row.id} ({row.run_id})" for row in found[-SHOWN:])
         more = f" or {len(found) - SHOWN} earlier ones" if len(found) > SHOWN else ""
-        raise Misconfigured(Message("reading.run_ambiguous", dataflow=dataflow, run=run, listed=listed, more=more))
+        raise Misconfigured.of("reading.run_ambiguous", dataflow=dataflow, run=run, listed=listed, more=more)
     raise unknown_run(session, str(run), dataflow)
 
 
@@ -148,13 +148,11 @@ def _stage(topology: Topology, stage: str | None) -> str:
         return stage
     if len(topology.sinks) == 1:
         return next(iter(topology.sinks))
-    raise Misconfigured(
-        Message(
-            "reading.stage_not_named",
-            dataflow=topology.dataflow.name,
-            sinks=", ".join(topology.sinks) or "nothing",
-            written=_written(topology),
-        )
+    raise Misconfigured.of(
+        "reading.stage_not_named",
+        dataflow=topology.dataflow.name,
+        sinks=", ".join(topology.sinks) or "nothing",
+        written=_written(topology),
     )
 
 
@@ -168,5 +166,5 @@ def _require_written(row: RunRow, topology: Topology, stage: str) -> None:
     if stage in written:
         return
     if stage in (each.name for each in topology.dataflow.stages):
-        raise Misconfigured(Message("reading.stage_never_written", stage=stage, written=written))
-    raise Misconfigured(Message("reading.stage_unknown", row_id=row.id, stage=stage, written=written))
+        raise Misconfigured.of("reading.stage_never_written", stage=stage, written=written)
+    raise Misconfigured.of("reading.stage_unknown", row_id=row.id, stage=stage, written=written)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from weir.coordination.read_leases import ReadLease
-from weir.errors import Fault, Loss, Message, Misconfigured
+from weir.errors import Fault, Loss, Misconfigured
 from weir.formats.manifest import OF_CHAIN, READ_OPTIONS, ContentDigest, DataFile, Manifest
 from weir.ledger.database.tables import ResultRow
 from weir.reading.availability import Chosen, Unreadable, advice
@@ -162,15 +162,13 @@ class OpenedResults:
 
     def _require_open(self) -> None:
         if not self._is_open:
-            raise Misconfigured(Message("reading.lease_ended", table=self))
+            raise Misconfigured.of("reading.lease_ended", table=self)
 
     def _arrow_schema(self, columns: Sequence[str] | None) -> pa.Schema:
         schema = arrow_schema(self._parts[0][1].spark_schema)
         unknown = [name for name in columns or () if name not in schema.names]
         if unknown:
-            raise Misconfigured(
-                Message("reading.column_unknown", stage=self.stage, unknown=unknown[0], names=schema.names)
-            )
+            raise Misconfigured.of("reading.column_unknown", stage=self.stage, unknown=unknown[0], names=schema.names)
         return schema if columns is None else pa.schema([schema.field(name) for name in columns])
 
     def _table(self, schema: pa.Schema, row: ResultRow, file: DataFile) -> pa.Table:
@@ -194,8 +192,8 @@ class OpenedResults:
         try:
             return table.select(schema.names).cast(schema)
         except pa.ArrowInvalid as error:
-            raise Misconfigured(
-                Message("reading.values_unfit_for_arrow", path=path, stage=self.stage, error=error)
+            raise Misconfigured.of(
+                "reading.values_unfit_for_arrow", path=path, stage=self.stage, error=error
             ) from error
 
     def _unreadable(self, row: ResultRow, fault: Fault, detail: str) -> Unreadable:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from weir.coordination.read_leases import ReadLease
 from weir.dataflow.key_types import key_types
 from weir.dataflow.state import State
-from weir.errors import Fault, Loss, Message, Misconfigured
+from weir.errors import Fault, Loss, Misconfigured
 from weir.formats.manifest import StateFile
 from weir.formats.region_job import StateFileToRead, StateToRead
 from weir.reading.availability import Unreadable
@@ -239,8 +239,8 @@ class OpenedState:
         schema = arrow_schema(self._at.spark_schema)
         unknown = [name for name in columns or () if name not in schema.names]
         if unknown:
-            raise Misconfigured(
-                Message("reading.state_column_unknown", name=self.name, unknown=unknown[0], names=schema.names)
+            raise Misconfigured.of(
+                "reading.state_column_unknown", name=self.name, unknown=unknown[0], names=schema.names
             )
         if columns is not None:
             schema = pa.schema([field for field in schema if field.name in {*columns, *self.keys}])
@@ -252,10 +252,8 @@ class OpenedState:
     def _key(self, values: Sequence[Any], shape: Shape) -> dict[str, Any]:
         if len(values) != len(self.keys):
             named = ", ".join(self.keys)
-            raise Misconfigured(
-                Message(
-                    "reading.key_incomplete", name=self.name, named=named, expected=len(self.keys), given=len(values)
-                )
+            raise Misconfigured.of(
+                "reading.key_incomplete", name=self.name, named=named, expected=len(self.keys), given=len(values)
             )
         return {
             name: _typed(name, value, shape.columns.field(name).type)
@@ -272,7 +270,7 @@ class OpenedState:
 
     def _require_open(self) -> None:
         if not self._is_open:
-            raise Misconfigured(Message("reading.lease_ended", table=self))
+            raise Misconfigured.of("reading.lease_ended", table=self)
 
 
 def _typed(name: str, value: Any, kind: pa.DataType) -> Any:
@@ -282,9 +280,9 @@ def _typed(name: str, value: Any, kind: pa.DataType) -> Any:
     try:
         found = (pa.scalar(value).cast(kind) if isinstance(value, str) else pa.scalar(value, kind)).as_py()
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise Misconfigured(Message("reading.key_value_of_other_type", name=name, kind=kind, value=value)) from error
+        raise Misconfigured.of("reading.key_value_of_other_type", name=name, kind=kind, value=value) from error
     # Arrow cuts 1.5 down to 1, and a time to its day; it takes a time without a zone to be in UTC.
     is_naive = isinstance(value, datetime) and isinstance(found, datetime) and value.tzinfo is None
     if isinstance(value, date | Real | Decimal) and found != value and not is_naive:
-        raise Misconfigured(Message("reading.key_value_nearly", name=name, kind=kind, value=value, found=found))
+        raise Misconfigured.of("reading.key_value_nearly", name=name, kind=kind, value=value, found=found)
     return found

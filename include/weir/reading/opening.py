@@ -11,7 +11,7 @@ from typing import overload
 from weir.coordination.read_leases import ReadLease, claimed, reader
 from weir.coordination.services import Services
 from weir.environment import opened_services
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.reading.availability import manifests_of
 from weir.reading.choosing import When, choose
 from weir.reading.opened import OpenedResults
@@ -96,7 +96,7 @@ def _open_stage(
     closing.callback(lease.close)
     manifests = manifests_of(services, chosen)
     if any(each.state is not None for each in manifests):
-        raise Misconfigured(Message("reading.stage_is_a_state", stage=chosen.stage))
+        raise Misconfigured.of("reading.stage_is_a_state", stage=chosen.stage)
     return OpenedResults(services.store, chosen, manifests, lease, closing.pop_all())
 
 
@@ -104,8 +104,8 @@ def _require_one(
     run: When, stage: str | None, state: str | None, checkpoint: int | str | None, attempt: str | None
 ) -> None:
     if stage is not None and state is not None:
-        raise Misconfigured(Message("reading.stage_and_state", stage=stage, state=state))
+        raise Misconfigured.of("reading.stage_and_state", stage=stage, state=state)
     if checkpoint is not None and (state is None or run is not None):
-        raise Misconfigured(Message("reading.checkpoint_without_state"))
+        raise Misconfigured.of("reading.checkpoint_without_state")
     if checkpoint is not None and attempt is not None:
-        raise Misconfigured(Message("reading.checkpoint_and_attempt"))
+        raise Misconfigured.of("reading.checkpoint_and_attempt")

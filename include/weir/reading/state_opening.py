@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from weir.coordination.read_leases import ReadClaim, ReadLease, claimed, reader
 from weir.coordination.services import Services
 from weir.dataflow.state import StateKind
-from weir.errors import Fault, Loss, Message, Misconfigured
+from weir.errors import Fault, Loss, Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot
 from weir.formats.manifest import Manifest, StateFile
@@ -189,9 +189,7 @@ def _require_keyed(session: Session, dataflow: str, name: str) -> None:
     known = keyed_states(session, dataflow)
     if not rows or name in known:
         return
-    raise Misconfigured(
-        Message("reading.state_unknown", dataflow=dataflow, name=name, known=", ".join(known) or "none")
-    )
+    raise Misconfigured.of("reading.state_unknown", dataflow=dataflow, name=name, known=", ".join(known) or "none")
 
 
 def _of_epoch(topology: Topology, name: str, chosen: Chosen, manifests: Sequence[Manifest], advice: str) -> StateAt:
@@ -266,15 +264,13 @@ def _open_checkpoint(
     lease = _lease(claim, closing)
     checkpoint = read_checkpoint(services.store, dataflow, number)
     if checkpoint is None:
-        raise Misconfigured(
-            Message(
-                "reading.checkpoint_gone",
-                store_url=services.store.url,
-                checkpoint_path=checkpoint_path(dataflow, number),
-                number=number,
-                dataflow=dataflow,
-                retained=retained,
-            )
+        raise Misconfigured.of(
+            "reading.checkpoint_gone",
+            store_url=services.store.url,
+            checkpoint_path=checkpoint_path(dataflow, number),
+            number=number,
+            dataflow=dataflow,
+            retained=retained,
         )
     at = _of_checkpoint(
         checkpoint, _snapshot(checkpoint, name), advice_on(checkpoint.run, retained), Folder(services.store, "")
@@ -307,9 +303,7 @@ def _retained(session: Session, dataflow: str, number: int) -> CheckpointRow:
     else:
         found = "is not known" if known is None else f"is {known.status}"
     named = numbers_of(list(kept.values())) or "no checkpoints"
-    raise Misconfigured(
-        Message("reading.checkpoint_not_kept", number=number, dataflow=dataflow, found=found, named=named)
-    )
+    raise Misconfigured.of("reading.checkpoint_not_kept", number=number, dataflow=dataflow, found=found, named=named)
 
 
 def _of_checkpoint(checkpoint: Checkpoint, found: KeyedSnapshot, advice: str, folder: Folder) -> StateAt:
@@ -346,14 +340,12 @@ def _snapshot(checkpoint: Checkpoint, name: str) -> KeyedSnapshot:
         if each.state.name == name:
             return each
     known = ", ".join(each.state.name for each in checkpoint.states) or "none"
-    raise Misconfigured(
-        Message(
-            "reading.state_not_in_checkpoint",
-            number=checkpoint.number,
-            dataflow=checkpoint.dataflow,
-            name=name,
-            known=known,
-        )
+    raise Misconfigured.of(
+        "reading.state_not_in_checkpoint",
+        number=checkpoint.number,
+        dataflow=checkpoint.dataflow,
+        name=name,
+        known=known,
     )
 
 

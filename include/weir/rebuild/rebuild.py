@@ -45,7 +45,7 @@ from weir.coordination.importing import (
 )
 from weir.coordination.run_records import record_of, write_records
 from weir.coordination.services import Services
-from weir.errors import Conflict, Message, Misconfigured
+from weir.errors import Conflict, Misconfigured
 from weir.execution.run_state import AttemptState, RunState
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.manifest import Manifest
@@ -143,13 +143,11 @@ def rebuild(services: Services, dataflow: str | None = None) -> tuple[Rebuilt, .
         known = {row.name for row in session.scalars(select(DataflowRow))}
     names = sorted(known | set(stored_dataflows(services.store)))
     if dataflow is not None and dataflow not in names:
-        raise Misconfigured(
-            Message(
-                "rebuild.dataflow_unknown",
-                store_url=services.store.url,
-                dataflow=dataflow,
-                names=", ".join(names) or "none",
-            )
+        raise Misconfigured.of(
+            "rebuild.dataflow_unknown",
+            store_url=services.store.url,
+            dataflow=dataflow,
+            names=", ".join(names) or "none",
         )
     wanted = [dataflow] if dataflow else names
     with services.ledger.catching_up():
@@ -172,7 +170,7 @@ def present_store(services: Services) -> str:
     try:
         services.store.size(MARKER)
     except NotFound as error:
-        raise Misconfigured(Message("rebuild.no_store", store_url=services.store.url, marker=MARKER)) from error
+        raise Misconfigured.of("rebuild.no_store", store_url=services.store.url, marker=MARKER) from error
     return services.store_id()
 
 
@@ -236,7 +234,7 @@ def _require_quiet(session: Session, dataflow: str, lineage: int) -> None:
     )
     committed = session.scalar(query)
     if committed is not None:
-        raise Conflict(Message("rebuild.not_quiet", committed=committed, dataflow=dataflow))
+        raise Conflict.of("rebuild.not_quiet", committed=committed, dataflow=dataflow)
 
 
 def _records(

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from weir.coordination.airflow import ClearItem
 from weir.coordination.run_records import owe_record, write_record
 from weir.coordination.services import Services
-from weir.errors import Message, Misconfigured, WeirError
+from weir.errors import Misconfigured, WeirError
 from weir.execution.airflow_words import FINAL, run_again
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState
@@ -101,7 +101,7 @@ def adopt(
         lost = [_wait_for(row.id, making, why_not)] if making else []
         lost += [] if discards else _unrepeatable(session, found.id)
         if lost:
-            raise Misconfigured(Message("recovery.results_would_be_lost", found_id=found.id, lost=lost))
+            raise Misconfigured.of("recovery.results_would_be_lost", found_id=found.id, lost=lost)
         adoption = free_run(session, services, row, MOVED)
     write_record(services, found.id)
     return replace(adoption, recreate=run_again(found.dag_id, found.interval_start)) if is_deleted else adoption

@@ -17,7 +17,7 @@ from weir.coordination.evidence import look_for_results
 from weir.coordination.registered import Registered
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.execution.airflow_words import FINAL, NOT_IN_AIRFLOW, run_again
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import LIVE, attempts_of, end
@@ -140,56 +140,48 @@ def _require_computed(asked: Iterable[_Asked]) -> None:
     for each in asked:
         if not each.run.has_dag_run:
             name = each.run.dataflow.name
-            raise Misconfigured(
-                Message("recovery.restored_files_gone", region=each.region, name=name, run_id=each.run.run_id)
+            raise Misconfigured.of(
+                "recovery.restored_files_gone", region=each.region, name=name, run_id=each.run.run_id
             )
 
 
 def _require_runnable(asked: _Asked, answer: ClearAnswer, clearer: Clearer) -> None:
     region, run = asked.region, asked.run
     if answer.state in ("failed", "upstream_failed") and not asked.is_owed and region.is_of_own_run:
-        raise Misconfigured(
-            Message(
-                "recovery.producer_failed",
-                region=region,
-                task_id=answer.item.task_id,
-                run_id=run.run_id,
-                state=answer.state,
-                number=run.id,
-            )
+        raise Misconfigured.of(
+            "recovery.producer_failed",
+            region=region,
+            task_id=answer.item.task_id,
+            run_id=run.run_id,
+            state=answer.state,
+            number=run.id,
         )
     if answer.state == "skipped":
-        raise Misconfigured(
-            Message(
-                "recovery.producer_skipped",
-                region=region,
-                task_id=answer.item.task_id,
-                run_id=run.run_id,
-                number=run.id,
-            )
+        raise Misconfigured.of(
+            "recovery.producer_skipped",
+            region=region,
+            task_id=answer.item.task_id,
+            run_id=run.run_id,
+            number=run.id,
         )
     if answer.state in NOT_IN_AIRFLOW and not region.is_of_own_run:
         if clearer.exists(run.dag_id, run.run_id) is False:
             raise Misconfigured(_deleted(run, region))
-        raise Misconfigured(
-            Message(
-                "recovery.producer_missing",
-                region=region,
-                task_id=answer.item.task_id,
-                map_index=answer.item.map_index,
-                run_id=run.run_id,
-                number=run.id,
-            )
+        raise Misconfigured.of(
+            "recovery.producer_missing",
+            region=region,
+            task_id=answer.item.task_id,
+            map_index=answer.item.map_index,
+            run_id=run.run_id,
+            number=run.id,
         )
     if answer.state in NOT_IN_AIRFLOW:
-        raise Misconfigured(
-            Message(
-                "recovery.task_of_pin_missing",
-                region=region,
-                run_id=run.id,
-                task_id=answer.item.task_id,
-                map_index=answer.item.map_index,
-            )
+        raise Misconfigured.of(
+            "recovery.task_of_pin_missing",
+            region=region,
+            run_id=run.id,
+            task_id=answer.item.task_id,
+            map_index=answer.item.map_index,
         )
 
 

@@ -22,7 +22,7 @@ from weir.coordination.run_records import write_record
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage
 from weir.dataflow.stage import Resolved
-from weir.errors import Conflict, LedgerBehind, Message, Misconfigured, Retryable
+from weir.errors import Conflict, LedgerBehind, Misconfigured, Retryable
 from weir.execution.late_files import LateFiles, late_files
 from weir.formats.notification import Event, Subject, person_event
 from weir.ledger.database.tables import RunRow
@@ -132,7 +132,7 @@ def _in_time(read: _Read, call: Callable[[], R]) -> R:
     try:
         return in_time(call, LISTING_SECONDS)
     except TimeoutError as error:
-        raise Retryable(Message("recovery.listing_hangs", stage=read.stage.name, error=error)) from error
+        raise Retryable.of("recovery.listing_hangs", stage=read.stage.name, error=error) from error
 
 
 def _noted(services: Services, read: _Read, late: LateFiles | None) -> list[str]:
@@ -179,7 +179,7 @@ def _corrected(services: Services, read: _Read, late: LateFiles) -> list[str]:
     splits = _in_time(read, partial(resolve, read.stage, resolve_context(read.run, read.stage, services)))
     present = late_files(read.known.splits, _marks(splits), late.found_at)
     if present is None or present.vanished.count:
-        raise Conflict(Message("recovery.files_changed_meanwhile", stage=read.stage.name))
+        raise Conflict.of("recovery.files_changed_meanwhile", stage=read.stage.name)
     cause = f"files have come late for source {read.stage.name}: {late}"
     asked = Failure(
         failed=None,
@@ -197,7 +197,7 @@ def _corrected(services: Services, read: _Read, late: LateFiles) -> list[str]:
         _require_no_append(session, read, plan)
         answer = decide_now(session, read.run, failure).answer
         if not isinstance(answer, Plan) or not answer.does_the_same(plan):
-            raise Conflict(Message("recovery.run_changed", run_id=read.run.id))
+            raise Conflict.of("recovery.run_changed", run_id=read.run.id)
         apply_plan(session, services, read.run, answer, FailoverKind.LATE_FILES)
     write_record(services, read.run.id)
     return [f"{read.where} is corrected: {late}; {plan.summary()}"]
@@ -209,13 +209,13 @@ def _marks(splits: Iterable[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
 
 def _require_possible(services: Services, read: _Read, late: LateFiles) -> None:
     if late.vanished.count:
-        raise Misconfigured(Message("recovery.late_files_beside_lost_ones", run=read.run.id, lost=late.vanished))
+        raise Misconfigured.of("recovery.late_files_beside_lost_ones", run=read.run.id, lost=late.vanished)
     with services.ledger.transaction() as session:
         row = session.get_one(RunRow, read.run.id)
         if row.deleted_at is not None or not row.has_dag_run:
-            raise Misconfigured(Message("recovery.late_files_without_dag_run", run=read.run.id))
+            raise Misconfigured.of("recovery.late_files_without_dag_run", run=read.run.id)
     if not clears_consumers(read.run.topology):
-        raise Misconfigured(Message("recovery.late_files_with_individual_failover", run=read.run.id))
+        raise Misconfigured.of("recovery.late_files_with_individual_failover", run=read.run.id)
 
 
 def _require_plan(services: Services, run: Run, plan: Plan, failure: Failure) -> None:
@@ -224,7 +224,7 @@ def _require_plan(services: Services, run: Run, plan: Plan, failure: Failure) ->
     worst, _ = plan_by_looking(services, run, replace(failure, cleared=failure.cleared | {*behind}), looks=False)
     for each in (plan, worst):
         if why := each.impossible or each.held_back:
-            raise Misconfigured(Message("recovery.correction_impossible", run=run.id, why=why))
+            raise Misconfigured.of("recovery.correction_impossible", run=run.id, why=why)
 
 
 def _require_no_append(session: Session, read: _Read, plan: Plan) -> None:
@@ -240,7 +240,7 @@ def _require_no_append(session: Session, read: _Read, plan: Plan) -> None:
     of_later = any(not step.region.is_of_own_run and step.region.run > run.id for step in _affected(plan))
     found = first_published(session, dataflow.name, sinks, run.epoch, None if of_later else run.epoch)
     if found is not None:
-        raise Misconfigured(Message("recovery.correction_of_append", run=run.id, sink=found.sink, published=found.run))
+        raise Misconfigured.of("recovery.correction_of_append", run=run.id, sink=found.sink, published=found.run)
 
 
 def _reached(dataflow: Dataflow, source: str) -> set[str]:

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from weir.code.generation_rules import Generation
 from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
-from weir.errors import Conflict, Fault, Loss, Message
+from weir.errors import Conflict, Fault, Loss
 from weir.execution.run_state import CLOSE, MissingContext, RegionState, RunState
 from weir.ledger.checkpoints import restorable, what_is_kept
 from weir.ledger.code import generations_of
@@ -181,7 +181,7 @@ def plan_by_looking(
             failure = replace(decided.failure, intact=decided.failure.intact | set(decided.answer.partitions))
             continue
         failure = with_answers(services, store_id, run, decided, airflow)
-    raise Conflict(Message("recovery.run_keeps_changing", run_id=run.id, rounds=ROUNDS))
+    raise Conflict.of("recovery.run_keeps_changing", run_id=run.id, rounds=ROUNDS)
 
 
 def _state(

@@ -16,7 +16,7 @@ from weir.coordination.airflow import Clearer
 from weir.coordination.run_records import owe_record
 from weir.coordination.services import Services
 from weir.coordination.values import BeginRequest
-from weir.errors import Conflict, Message, Misconfigured, Retryable
+from weir.errors import Conflict, Misconfigured, Retryable
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.epochs import require_sound_epoch
 from weir.ledger.runs import NewRun, epoch_of, hand_over, newest_before, predecessor_of, run_key, topology_of
@@ -90,7 +90,7 @@ def _give_up(services: Services, new: NewRun, before: _Doubtful) -> None:
             return  # another DagRun of its interval has begun
         if new.previous is not None and epoch_of(new.previous.interval[0]) == before.epoch:
             if (new.previous.dag_id, new.previous.run_id) == (before.dag_id, before.run_id):
-                raise Conflict(Message("recovery.dag_run_deleted", run_id=before.run_id))
+                raise Conflict.of("recovery.dag_run_deleted", run_id=before.run_id)
             if gone.pinned is not None:
                 free_run(session, services, gone, GONE)
             hand_over(session, gone, new.previous.owner, new.task_prefix)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from weir.code.generation_rules import RepairCode
 from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
-from weir.errors import Conflict, Fault, Loss, Message, Misconfigured
+from weir.errors import Conflict, Fault, Loss, Misconfigured
 from weir.execution.run_state import CLOSE, RunState
 from weir.ledger.names import SHOWN, similar, unknown_task
 from weir.ledger.results import record_losses
@@ -102,13 +102,13 @@ def region_named(run: Run, text: str) -> RegionId:
         raise unknown_task(run.id, text, name, names)
     region, index = known[name], found["index"] if found else None
     if index is None and region.parallelism > 1:
-        raise Misconfigured(
-            Message("recovery.subtask_not_named", region=region.name, parallelism=region.parallelism, name=name)
+        raise Misconfigured.of(
+            "recovery.subtask_not_named", region=region.name, parallelism=region.parallelism, name=name
         )
     asked = RegionId(region.name, int(index or 0))
     if not run.topology.knows(asked):
-        raise Misconfigured(
-            Message("recovery.subtask_unknown", region=region.name, parallelism=region.parallelism - 1, index=index)
+        raise Misconfigured.of(
+            "recovery.subtask_unknown", region=region.name, parallelism=region.parallelism - 1, index=index
         )
     return asked
 
@@ -126,12 +126,12 @@ def _gone(state: RunState, text: str) -> list[Loss]:
     ]
     if not known:
         written = sorted({each.stage for region in state.region_ids() for each in state.outputs(region)})
-        raise Misconfigured(
-            Message("recovery.result_unknown", run=state.run, text=text, similar=similar(stage, written, "writes"))
+        raise Misconfigured.of(
+            "recovery.result_unknown", run=state.run, text=text, similar=similar(stage, written, "writes")
         )
     missing = [each for each in known if each not in state.results]
     if missing:
-        raise Misconfigured(Message("recovery.result_not_computed", missing=missing[0], run=state.run))
+        raise Misconfigured.of("recovery.result_not_computed", missing=missing[0], run=state.run)
     return [
         Loss(state.run, each.stage, each.subtask, each.layout, state.results[each].attempt, Fault.MISSING, _AS_IF)
         for each in known
@@ -148,9 +148,9 @@ def apply_answer(services: Services, answer: Answer, kind: FailoverKind = Failov
         record_losses(session, _found(answer.failure), services.now())
         plan = decide_now(session, run, answer.failure).answer
         if not isinstance(plan, Plan) or not plan.does_the_same(answer.plan):
-            raise Conflict(Message("recovery.run_changed", run_id=run.id))
+            raise Conflict.of("recovery.run_changed", run_id=run.id)
         if plan.impossible:
-            raise Misconfigured(Message("recovery.input_is_lost_for_good", run_id=run.id, impossible=plan.impossible))
+            raise Misconfigured.of("recovery.input_is_lost_for_good", run_id=run.id, impossible=plan.impossible)
         if not plan.of(StepKind.RERUN):
             return 0
         apply_plan(session, services, run, plan, kind, by=by)

@@ -67,7 +67,7 @@ def splits_for(services: Services, run: Run, stage: Stage, attempt: str) -> list
         known = slices_of(session, run.id, stage.name)
     if known is None:
         if stage.goes_on:
-            raise Conflict(Message("recovery.range_forgotten", stage=stage.name, run=run.id))
+            raise Conflict.of("recovery.range_forgotten", stage=stage.name, run=run.id)
         resolved = with_copy_ids(services, stage, resolve(stage, resolve_context(run, stage, services)))
         with services.ledger.transaction(run.dataflow.name) as session:
             _require_running(session, stage, attempt)
@@ -78,7 +78,7 @@ def splits_for(services: Services, run: Run, stage: Stage, attempt: str) -> list
 def _require_running(session: Session, stage: Stage, attempt: str) -> AttemptRow:
     row = session.get(AttemptRow, attempt)  # None: the ledger has lost it, or was rebuilt
     if row is None or row.state != AttemptState.RUNNING.value:
-        raise Fenced(Message("recovery.ended_while_resolving", attempt=attempt, stage=stage.name))
+        raise Fenced.of("recovery.ended_while_resolving", attempt=attempt, stage=stage.name)
     return row
 
 
@@ -91,7 +91,7 @@ def resolve(stage: Stage, context: ResolveContext) -> list[Any]:
     if stage.goes_on:
         found = resolve_range(stage, context)
         if isinstance(found, NotReady):
-            raise Retryable(Message("recovery.source_not_ready", stage=stage.name, reason=found.reason))
+            raise Retryable.of("recovery.source_not_ready", stage=stage.name, reason=found.reason)
         return list(found.splits)
     owner, answer = _asked(stage, context)
     return checked_splits(answer, owner, context.parallelism)
@@ -103,11 +103,11 @@ def resolve_range(stage: Stage, context: ResolveContext) -> Resolved | NotReady:
     if isinstance(answer, NotReady):
         return answer
     if not isinstance(answer, Resolved):
-        raise Misconfigured(Message("recovery.not_resolved", owner=owner, found=type(answer).__name__))
+        raise Misconfigured.of("recovery.not_resolved", owner=owner, found=type(answer).__name__)
     splits = checked_splits(answer.splits, owner, context.parallelism)
     found = Resolved(splits, checked_position(answer.position, owner))
     if context.recorded is not None and found.position != context.recorded.position:
-        raise Misconfigured(Message("recovery.range_not_kept", owner=owner))
+        raise Misconfigured.of("recovery.range_not_kept", owner=owner)
     return found
 
 
@@ -176,7 +176,7 @@ def _resolve_source(services: Services, registered: Registered, stage: Stage, cl
             return _record(services, registered, stage, known, last)
         except Conflict:
             continue
-    raise Conflict(Message("recovery.range_keeps_changing", stage=stage.name, rounds=ROUNDS))
+    raise Conflict.of("recovery.range_keeps_changing", stage=stage.name, rounds=ROUNDS)
 
 
 def with_previous(services: Services, run: Run, stage: Stage, context: ResolveContext) -> ResolveContext:
@@ -196,7 +196,7 @@ def _record(
     if known is not None and is_any_copied(services, run, stage, known.splits):
         if len(known.splits) != stage.parallelism:
             wanted = len(known.splits)
-            raise Misconfigured(Message("recovery.copies_not_divided", stage=stage.name, run=run.id, wanted=wanted))
+            raise Misconfigured.of("recovery.copies_not_divided", stage=stage.name, run=run.id, wanted=wanted)
         _fix(services, registered, stage, replace(known, pinned_to=run.pinned_to), seen)
         return None
     if last is not None:

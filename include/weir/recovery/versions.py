@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from weir.code.generation_rules import agreed, short, with_equal
 from weir.coordination.services import Services
 from weir.coordination.values import Begun
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.execution.run_state import CurrentResult, RunState
 from weir.formats.manifest import digest_schema
 from weir.ledger.code import equal_versions
@@ -55,7 +55,7 @@ def declare_equal(
         known = _versions_of(session, dataflow, stage)
         one, other = (only_named(each, known, f"code of stage {stage} of {dataflow}") for each in (old, new))
         if one == other:
-            raise Misconfigured(Message("recovery.versions_are_one", old=old, new=new, short=short(one)))
+            raise Misconfigured.of("recovery.versions_are_one", old=old, new=new, short=short(one))
         declared = EqualVersions(
             dataflow=dataflow, stage=stage, one=one, other=other, declared_at=services.now(), declared_by=who
         )
@@ -116,7 +116,7 @@ def _count_as_both(session: Session, dataflow: str, stage: str, declared: set[st
         schema = digest_schema(row.digest)
         if columns.setdefault((row.run, row.layout), schema) != schema:
             named = " and ".join(sorted(short(each) for each in declared))
-            raise Misconfigured(Message("recovery.versions_not_equal", named=named, run=row.run, stage=stage))
+            raise Misconfigured.of("recovery.versions_not_equal", named=named, run=row.run, stage=stage)
         after = with_equal(before, same)
         if after != before:
             row.versions = sorted(after)
@@ -135,7 +135,7 @@ def _dataflow_of(session: Session, stage: str, dataflow: str | None) -> str:
         known = sorted({each for _, each in written})
         raise unknown_stage(dataflow, stage, known)
     if len(found) > 1:
-        raise Misconfigured(Message("recovery.stage_ambiguous", found=found, stage=stage, first=found[0]))
+        raise Misconfigured.of("recovery.stage_ambiguous", found=found, stage=stage, first=found[0])
     return found[0]
 
 
@@ -163,5 +163,5 @@ def only_named(name: str, known: Iterable[str], what: str) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise Misconfigured(Message("recovery.name_ambiguous", name=name, names=len(found), what=what))
-    raise Misconfigured(Message("recovery.name_unknown", what=what, name=name))
+        raise Misconfigured.of("recovery.name_ambiguous", name=name, names=len(found), what=what)
+    raise Misconfigured.of("recovery.name_unknown", what=what, name=name)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Final
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 
 REQUESTS: Final = "weir_requests"
 """The DAG whose runs are requests."""
@@ -44,18 +44,18 @@ class Request:
     def of(cls, found: object) -> Request:
         """Read the configuration of a DagRun, which anybody may have written. Raises Misconfigured."""
         if not isinstance(found, Mapping):
-            raise Misconfigured(Message("requests.not_an_object"))
+            raise Misconfigured.of("requests.not_an_object")
         fields = cls.__dataclass_fields__.keys()
         unknown = sorted(str(each) for each in found.keys() - fields)
         if unknown:
-            raise Misconfigured(Message("requests.field_unknown", unknown=unknown, known=list(fields)))
+            raise Misconfigured.of("requests.field_unknown", unknown=unknown, known=list(fields))
         for field in ("verb", "dag_id", "name", "hash", "what"):
             value = found.get(field, "" if field == "what" else None)
             is_text = isinstance(value, str) and len(value) <= LONGEST and "\0" not in value
             if not is_text or not (value or field == "what"):
-                raise Misconfigured(Message("requests.field_not_text", field=field, longest=LONGEST))
+                raise Misconfigured.of("requests.field_not_text", field=field, longest=LONGEST)
         if not isinstance(found.get("looked", False), bool):
-            raise Misconfigured(Message("requests.field_not_text", field="looked", longest=LONGEST))
+            raise Misconfigured.of("requests.field_not_text", field="looked", longest=LONGEST)
         return cls(**found)
 
     def to_conf(self) -> dict[str, str | bool]:

@@ -82,7 +82,7 @@ class Verb:
 def verb_of(request: Request) -> Verb:
     """Return the verb of a request. Raises Misconfigured for one that there is not, and names those that there are."""
     if request.verb not in VERBS:
-        raise Misconfigured(Message("requests.verb_unknown", verb=request.verb, known=list(VERBS)))
+        raise Misconfigured.of("requests.verb_unknown", verb=request.verb, known=list(VERBS))
     return VERBS[request.verb]
 
 
@@ -98,9 +98,9 @@ def plan_request(services: Services, request: Request, reach: Reach) -> Planned:
 def require_same(request: Request, planned: Planned) -> None:
     """Raise Conflict if a request would not do what its person saw, or if there is nothing to do."""
     if planned.hash != request.hash:
-        raise Conflict(Message("requests.plan_changed", name=request.name))
+        raise Conflict.of("requests.plan_changed", name=request.name)
     if planned.nothing:
-        raise Conflict(Message("requests.nothing_to_do", nothing=planned.nothing))
+        raise Conflict.of("requests.nothing_to_do", nothing=planned.nothing)
 
 
 def refusal(request: Request, user: str, rights: Mapping[str, UserRights], operators: Collection[str]) -> str:
@@ -125,11 +125,11 @@ def _run(services: Services, request: Request, *used: str) -> RunRow:
     """
     for field in ("what", "looked"):
         if getattr(request, field) and field not in used:
-            raise Misconfigured(Message("requests.field_unused", field=field, verb=request.verb))
+            raise Misconfigured.of("requests.field_unused", field=field, verb=request.verb)
     with services.ledger.transaction() as session:
         row = session.get(RunRow, request.name)
     if row is None or row.dag_id != request.dag_id:
-        raise Misconfigured(Message("requests.run_unknown", run=request.name, dag_id=request.dag_id))
+        raise Misconfigured.of("requests.run_unknown", run=request.name, dag_id=request.dag_id)
     return row
 
 
@@ -161,7 +161,7 @@ def _clear(services: Services, request: Request, reach: Reach) -> Planned:  # no
         (seen,) = airflow.inspect([item])
         (answer,) = airflow.clear([replace(item, expected_try=seen.try_number)])
         if not answer.cleared:
-            raise Conflict(Message("requests.not_cleared", region=region, state=answer.state or "waiting to run"))
+            raise Conflict.of("requests.not_cleared", region=region, state=answer.state or "waiting to run")
         return f"{region} of {run.id} is cleared, as if in Airflow"
 
     at: dict[str, str | int] = {"run_id": run.run_id, "task_id": task_id, "map_index": index}
@@ -228,9 +228,9 @@ def _snapshot(services: Services, request: Request) -> tuple[int, tuple[str, ...
     """Return the number of the checkpoint or savepoint of a request, and the DAGs of its dataflow."""
     dags = dags_of(services, request.name)
     if request.dag_id not in dags:
-        raise Misconfigured(Message("requests.dataflow_of_other_dag", dataflow=request.name, dag_id=request.dag_id))
+        raise Misconfigured.of("requests.dataflow_of_other_dag", dataflow=request.name, dag_id=request.dag_id)
     if not re.fullmatch("[0-9]{1,9}", request.what):
-        raise Misconfigured(Message("requests.number_malformed", what=request.what))
+        raise Misconfigured.of("requests.number_malformed", what=request.what)
     return int(request.what), dags
 
 

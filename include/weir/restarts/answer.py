@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
-from weir.errors import Message, Misconfigured, Retryable
+from weir.errors import Misconfigured, Retryable
 from weir.execution.failure_class import FailureClass, hopeless_cause
 from weir.execution.failure_words import message_of
 from weir.restarts.delays import JITTER, LONG_OUTAGE_BELOW, LONG_OUTAGE_DELAY, PATIENCE, UNDECIDED_DELAY
@@ -149,13 +149,11 @@ class Budgets:
     def __post_init__(self) -> None:
         for field in fields(self):
             if getattr(self, field.name) < 0:
-                raise Misconfigured(
-                    Message(
-                        "restarts.number_negative",
-                        option_prefix=OPTION_PREFIX,
-                        field=field.name,
-                        value=getattr(self, field.name),
-                    )
+                raise Misconfigured.of(
+                    "restarts.number_negative",
+                    option_prefix=OPTION_PREFIX,
+                    field=field.name,
+                    value=getattr(self, field.name),
                 )
 
     @staticmethod

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.wording import did_you_mean
 
 PREFIX = "restart-strategy."
@@ -58,7 +58,7 @@ def _kind(given: Mapping[str, Any]) -> str | None:
     kind = _SPELLINGS.get(str(written).strip().lower())
     if kind is None:
         hint = suggestion(written, _SPELLINGS)
-        raise Misconfigured(Message("restarts.strategy_unknown", option=TYPE, written=written, hint=hint))
+        raise Misconfigured.of("restarts.strategy_unknown", option=TYPE, written=written, hint=hint)
     return kind
 
 
@@ -66,7 +66,7 @@ def _refuse_without_type(given: Mapping[str, Any]) -> None:
     for key in given:
         kind = key.removeprefix(PREFIX).partition(".")[0]
         if kind in _OPTIONS and kind != "exponential-delay":
-            raise Misconfigured(Message("restarts.strategy_missing", key=key, option=TYPE, kind=kind))
+            raise Misconfigured.of("restarts.strategy_missing", key=key, option=TYPE, kind=kind)
 
 
 def _canonical(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def _canonical(options: Mapping[str, Any]) -> dict[str, Any]:
         if name is not None:
             found[name] = options[key]
         elif normalised_key(key).startswith(normalised_key(OLD_TYPE)):
-            raise Misconfigured(Message("restarts.option_unknown", key=key, suggestion=suggestion(key, known)))
+            raise Misconfigured.of("restarts.option_unknown", key=key, suggestion=suggestion(key, known))
     return found
 
 
@@ -97,7 +97,7 @@ def _milliseconds(option: str, value: Any) -> int:
     unit = match[2].lower() if match else ""
     factor = _UNITS_MS.get(unit or "ms", _UNITS_MS.get(unit.removesuffix("s"))) if match else None
     if match is None or factor is None:
-        raise Misconfigured(Message("restarts.option_not_a_time", option=option, value=value))
+        raise Misconfigured.of("restarts.option_not_a_time", option=option, value=value)
     return int(int(match[1]) * factor)
 
 
@@ -106,14 +106,14 @@ def whole_number(option: str, value: Any) -> int:
     try:
         return int(str(value))
     except ValueError:
-        raise Misconfigured(Message("restarts.option_not_whole", option=option, value=value)) from None
+        raise Misconfigured.of("restarts.option_not_whole", option=option, value=value) from None
 
 
 def _number(option: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
-        raise Misconfigured(Message("restarts.option_not_a_number", option=option, value=value)) from None
+        raise Misconfigured.of("restarts.option_not_a_number", option=option, value=value) from None
 
 
 def suggestion(written: object, known: Any) -> str:

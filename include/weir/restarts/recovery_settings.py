@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.execution.labels import checked_enrichers
 from weir.restarts.answer import OPTION_PREFIX, Budgets
 from weir.restarts.options import PER_RUN, PER_TASK, normalised_key, suggestion
@@ -45,7 +45,7 @@ class RecoverySettings:
         plain = {normalised_key(key): value for key, value in given.items()}
         for key in plain:
             if key.startswith(OPTION_PREFIX) and key not in _MAXIMA:
-                raise Misconfigured(Message("restarts.option_unknown", key=key, suggestion=suggestion(key, _MAXIMA)))
+                raise Misconfigured.of("restarts.option_unknown", key=key, suggestion=suggestion(key, _MAXIMA))
         return RecoverySettings(
             RestartChoice.from_options(given),
             Budgets.from_options(plain),
@@ -64,5 +64,5 @@ def _largest_plan(value: Any) -> float:
     except (TypeError, ValueError):
         share = -1.0
     if not 0 <= share <= 1:
-        raise Misconfigured(Message("restarts.largest_plan_wrong", option=LARGEST_PLAN, value=value))
+        raise Misconfigured.of("restarts.largest_plan_wrong", option=LARGEST_PLAN, value=value)
     return share

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from weir.dataflow.arguments import answering
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.restarts.options import PER_RUN, PER_TASK, parse_options
 
 Jitter = Callable[[int, int], int]
@@ -188,11 +188,9 @@ class ExponentialDelay(RestartStrategy):
         _at_least(self.name, "reset-backoff-threshold", self.reset_threshold_ms, 1)
         _at_least(self.name, "attempts-before-reset-backoff", self.attempts_before_reset, 1)
         if not self.multiplier > 1:
-            raise Misconfigured(Message("restarts.multiplier_too_small", name=self.name, multiplier=self.multiplier))
+            raise Misconfigured.of("restarts.multiplier_too_small", name=self.name, multiplier=self.multiplier)
         if not 0 <= self.jitter_factor <= 1:
-            raise Misconfigured(
-                Message("restarts.jitter_out_of_range", name=self.name, jitter_factor=self.jitter_factor)
-            )
+            raise Misconfigured.of("restarts.jitter_out_of_range", name=self.name, jitter_factor=self.jitter_factor)
 
     def decisions(self, failures: Sequence[int], jitter: Jitter) -> Iterator[Decision]:
         """Fold over the failures with the time of the next planned restart."""
@@ -262,6 +260,4 @@ class RestartChoice:
 
 def _at_least(strategy: str, option: str, value: int, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise Misconfigured(
-            Message("restarts.option_too_small", strategy=strategy, option=option, least=least, value=value)
-        )
+        raise Misconfigured.of("restarts.option_too_small", strategy=strategy, option=option, least=least, value=value)

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.evidence import require_known_checkpoints
 from weir.coordination.services import Services
-from weir.errors import Conflict, Internal, Message
+from weir.errors import Conflict, Internal
 from weir.execution.run_state import CLOSE
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.manifest import DataFile
@@ -206,7 +206,7 @@ def _still_closed(draft: Draft) -> Guard:
     def guard(session: Session) -> None:
         row = session.get_one(RunRow, draft.run.id)
         if row.closed_at is None or _is_closing(session, draft.run.id):
-            raise Conflict(Message("retention.run_open_again", run_id=draft.run.id))
+            raise Conflict.of("retention.run_open_again", run_id=draft.run.id)
 
     return guard
 
@@ -278,15 +278,13 @@ def unused_files(gone: Sequence[Checkpoint], kept: Sequence[Checkpoint]) -> tupl
         for path, named in checkpoint.files.items():
             number, file = described.setdefault(path, (checkpoint.number, named.file))
             if named.file != file:
-                raise Internal(
-                    Message(
-                        "retention.state_file_named_twice",
-                        number=checkpoint.number,
-                        path=path,
-                        file=named.file,
-                        other=number,
-                        other_file=file,
-                    )
+                raise Internal.of(
+                    "retention.state_file_named_twice",
+                    number=checkpoint.number,
+                    path=path,
+                    file=named.file,
+                    other=number,
+                    other_file=file,
                 )
     in_use = {path for checkpoint in kept for path in checkpoint.files}
     return tuple(sorted(described.keys() - in_use))

@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services
 from weir.dataflow.notifications import EventKind
 from weir.dataflow.targets import Target
-from weir.errors import Internal, Message, Misconfigured, Retryable, WeirError, is_disk_full
+from weir.errors import Internal, Misconfigured, Retryable, WeirError, is_disk_full
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.formats.notification import Event, Subject, person_event
 from weir.ledger.database.tables import AttemptRow, DeliveryRow, RunRow
@@ -206,10 +206,10 @@ def rollback(services: Services, dataflow: str, sink: str, epoch: Epoch) -> list
         newest = [row for row in every if row.version == every[0].version]
         found = [(row.id, row.outcome, Delivery.from_json(row.delivery)) for row in newest]
     if not found:
-        raise Misconfigured(Message("sinks.no_version_to_roll_back", sink=sink, dataflow=dataflow, epoch=epoch))
+        raise Misconfigured.of("sinks.no_version_to_roll_back", sink=sink, dataflow=dataflow, epoch=epoch)
     for _, outcome, delivery in found:
         if outcome is None:
-            raise Misconfigured(Message("sinks.version_on_its_way", version=delivery.version, target=delivery.target))
+            raise Misconfigured.of("sinks.version_on_its_way", version=delivery.version, target=delivery.target)
     problems = []
     for number, _, delivery in found:
         try:
@@ -228,7 +228,7 @@ def _roll_back(services: Services, dataflow: str, number: int, delivery: Deliver
     except Exception as error:
         raise _said(delivery.target, error) from error
     if not is_out:
-        raise Misconfigured(Message("sinks.target_holds_another", target=delivery.target, version=delivery.version))
+        raise Misconfigured.of("sinks.target_holds_another", target=delivery.target, version=delivery.version)
     with services.ledger.transaction(dataflow) as session:
         row = session.get_one(DeliveryRow, number)
         row.outcome, row.delivered_at = Outcome.ROLLED_BACK.value, services.now()
@@ -304,7 +304,7 @@ def _commit_if_heard(services: Services, delivery: Delivery, silence: Silence) -
     server = _server(target)
     waited = silence.get(server, timedelta())
     if waited >= PATIENCE:
-        raise TargetAway(Message("sinks.not_tried", target=target, waited=waited.total_seconds()))
+        raise TargetAway.of("sinks.not_tried", target=target, waited=waited.total_seconds())
     try:
         return _commit(services, delivery)
     except TargetAway:
@@ -330,7 +330,7 @@ def _commit(services: Services, delivery: Delivery) -> tuple[Outcome, int | None
     except Exception as error:
         raise _said(delivery.target, error) from error
     if outcome is Outcome.ABSENT:
-        raise Internal(Message("sinks.absent_after_commit", target=delivery.target, version=delivery.version))
+        raise Internal.of("sinks.absent_after_commit", target=delivery.target, version=delivery.version)
     return outcome, opened.put_bytes.again
 
 
@@ -343,9 +343,9 @@ def _said(target: Target, error: Exception) -> WeirError:
     found = verdict(error)
     if found is Verdict.REFUSED and not isinstance(error, Misconfigured):
         told = str(error) if isinstance(error, WeirError) else f"{type(error).__name__}: {error}"
-        return Misconfigured(Message("sinks.access_refused", target=target, said=without_secrets(told)))
+        return Misconfigured.of("sinks.access_refused", target=target, said=without_secrets(told))
     if isinstance(error, TargetAway) and found is Verdict.DOUBTFUL:
-        return TargetUnknown(Message("sinks.connection_doubtful", said=without_secrets(str(error))))
+        return TargetUnknown.of("sinks.connection_doubtful", said=without_secrets(str(error)))
     if isinstance(error, Misconfigured | Retryable):
         error.args = (without_secrets(str(error)),)
         return error

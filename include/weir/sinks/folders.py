@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 from weir.connections import S3Account
-from weir.errors import Message, Misconfigured, Retryable, is_for_person
+from weir.errors import Misconfigured, Retryable, is_for_person
 from weir.extras import needed_for
 from weir.sinks.protocol import PutBytes, Reach, TargetAway, VersionFile
 from weir.store.local import fsync
@@ -196,7 +196,7 @@ class S3Folder:
         prefix = self._url.removeprefix("s3://").partition("/")[2]
         longest = max((len(f"{prefix}/{name}".encode()) for name in names), default=0)
         if longest > _LONGEST_KEY:
-            raise Misconfigured(Message("sinks.key_too_long", url=self._url, longest=longest))
+            raise Misconfigured.of("sinks.key_too_long", url=self._url, longest=longest)
 
     def has(self, name: str, size: int) -> bool:
         """Ask for an object's size."""
@@ -261,9 +261,7 @@ def parts_of(reach: Reach, file: VersionFile) -> Iterator[bytes]:
             digest.update(part)
             left -= len(part)
             if not part or (not left and digest.hexdigest() != file.sha256):
-                raise Retryable(
-                    Message("sinks.file_damaged", file_path=file.path, bytes=file.bytes, sha256=file.sha256)
-                )
+                raise Retryable.of("sinks.file_damaged", file_path=file.path, bytes=file.bytes, sha256=file.sha256)
             yield part
 
 
@@ -271,7 +269,7 @@ def _read(source: BinaryIO, size: int) -> bytes:
     try:
         return source.read(size)
     except OSError as error:  # the store's, not the target's
-        raise Retryable(Message("sinks.store_unreadable", error=error)) from error
+        raise Retryable.of("sinks.store_unreadable", error=error) from error
 
 
 def versions_of(root: Path) -> Path:
@@ -288,11 +286,11 @@ def require_alone(root: Path) -> None:
     own = Path(os.path.realpath(root))
     other = next((each for each in own.parents if _owner_of(each)), None)
     if other is not None:
-        raise Misconfigured(Message("sinks.folder_below_another", root=root, other=other, owner_of=_owner_of(other)))
+        raise Misconfigured.of("sinks.folder_below_another", root=root, other=other, owner_of=_owner_of(other))
     below = next((each for each in own.glob(".*.versions") if (each / "lock").exists()), None)
     if below is not None:
         name = below.name.removeprefix(".").removesuffix(".versions")
-        raise Misconfigured(Message("sinks.folder_above_a_sink", own=own / name, root=root))
+        raise Misconfigured.of("sinks.folder_above_a_sink", own=own / name, root=root)
 
 
 def _owner_of(folder: Path) -> str:
@@ -320,7 +318,7 @@ def require_apart(place: str, reach: Reach) -> None:
     if "://" in store and "/" not in store.partition("://")[2]:
         return
     if (own + "/").startswith(store + "/") or (store + "/").startswith(own + "/"):
-        raise Misconfigured(Message("sinks.folder_is_the_store", place=place, store=store))
+        raise Misconfigured.of("sinks.folder_is_the_store", place=place, store=store)
 
 
 def _spelled(place: str) -> str:
@@ -344,9 +342,9 @@ def reached(place: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM):
-            raise Misconfigured(Message("sinks.folder_refused", place=place, error=error)) from error
+            raise Misconfigured.of("sinks.folder_refused", place=place, error=error) from error
         if is_for_person(error):
             in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
             problem = "a file of that name is in the way" if in_the_way else error.strerror or error
-            raise Misconfigured(Message("sinks.folder_unusable", place=place, problem=problem)) from error
-        raise TargetAway(Message("sinks.folder_away", place=place, error=error)) from error
+            raise Misconfigured.of("sinks.folder_unusable", place=place, problem=problem) from error
+        raise TargetAway.of("sinks.folder_away", place=place, error=error) from error

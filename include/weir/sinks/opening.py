@@ -13,7 +13,7 @@ from weir.code.functions import load
 from weir.connections import Connection
 from weir.coordination.services import Services
 from weir.dataflow.targets import Target
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.sinks.protocol import SinkTarget, VersionFile
 from weir.store.local import is_local
 from weir.store.verification import StoreFile
@@ -65,5 +65,5 @@ def class_of(target: Target) -> type[SinkTarget]:
     reference = BUILT_IN.get(target.kind, target.kind)
     found = load(reference, f"the target {target}")
     if not (isinstance(found, type) and issubclass(found, SinkTarget)):
-        raise Misconfigured(Message("sinks.not_a_target_class", reference=reference))
+        raise Misconfigured.of("sinks.not_a_target_class", reference=reference)
     return found

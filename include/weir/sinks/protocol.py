@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final, Protocol
 
 from weir.connections import Connection
 from weir.dataflow.targets import Target
-from weir.errors import Message, Misconfigured, Retryable, WeirError
+from weir.errors import Misconfigured, Retryable, WeirError
 from weir.topology.ids import AttemptId, Epoch
 from weir.typed_json import AsJson
 
@@ -217,4 +217,4 @@ class SinkTarget(ABC):
         from then on `commit` and `recover` answer ROLLED_BACK. Idempotent. False if the target holds neither the
         version nor an earlier one with equal rows (EQUAL). Raises Misconfigured where it cannot.
         """
-        raise Misconfigured(Message("sinks.rollback_impossible", version=version))
+        raise Misconfigured.of("sinks.rollback_impossible", version=version)

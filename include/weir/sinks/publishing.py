@@ -18,7 +18,7 @@ from weir.coordination.evidence import require_known_versions
 from weir.coordination.registered import Registered, require_newest
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting
-from weir.errors import Conflict, Message, Misconfigured
+from weir.errors import Conflict, Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, RunState
 from weir.formats.manifest import InputRead, Manifest
@@ -143,7 +143,7 @@ def _decide(
             numbers = [each.version.number for each in deliveries]
             version = max([_next_version(session, run.id, sink.sink, highest), *numbers])
             if len(deliveries) != len(sink.targets) or any(each != version for each in numbers):
-                raise Conflict(Message("sinks.version_not_next", version=version, sink=sink.sink))
+                raise Conflict.of("sinks.version_not_next", version=version, sink=sink.sink)
             pointer = _pointer(services, registered, state, sink, version, deliveries)
             begin_publication(session, run.id, sink.sink, version, attempt.id, _digest(sink), pointer)
             enter_deliveries(session, run.id, sink.sink, version, pointer.deliveries)
@@ -203,7 +203,7 @@ def _wait_for_target(services: Services, registered: Registered, away: TargetAwa
     with services.ledger.transaction(registered.run.dataflow.name) as session:
         row = require_newest(session, registered.run, CLOSE, registered.attempt.id)
         if isinstance(away, TargetUnknown) and row.began_at + UNKNOWN_FOR <= services.now():
-            raise Misconfigured(Message("sinks.target_awaited", away=away)) from away
+            raise Misconfigured.of("sinks.target_awaited", away=away) from away
         waiting = wait_for(row, f"nothing is published until its target answers: {away}", registered)
         note_unprepared(session, row, away, services.now())
         drop_leases(session, row.id)  # the next turn finds the results, and takes its own
@@ -248,12 +248,10 @@ def _require_present(state: RunState, reads: Sequence[InputRead]) -> None:
     for read in reads:
         current = state.results[PartitionId(read.stage, read.subtask, read.layout)]
         if current.attempt != read.attempt:
-            raise Conflict(Message("sinks.recomputed_meanwhile", partition=current.partition, attempt=current.attempt))
+            raise Conflict.of("sinks.recomputed_meanwhile", partition=current.partition, attempt=current.attempt)
         if current.state is not PartitionState.FINISHED:
-            raise Conflict(
-                Message(
-                    "sinks.not_current", partition=current.partition, attempt=current.attempt, state=current.state.value
-                )
+            raise Conflict.of(
+                "sinks.not_current", partition=current.partition, attempt=current.attempt, state=current.state.value
             )
 
 
@@ -366,6 +364,6 @@ def _create(services: Services, pointer: Pointer) -> None:
         services.store.create(path, pointer.to_json())
     except AlreadyExists as error:
         if not _is_of(services, path, pointer.attempt):
-            raise Conflict(
-                Message("sinks.published_by_another", version=pointer.version, sink=pointer.sink, path=path)
+            raise Conflict.of(
+                "sinks.published_by_another", version=pointer.version, sink=pointer.sink, path=path
             ) from error

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from weir.errors import Message, Retryable
+from weir.errors import Retryable
 from weir.sinks.protocol import Reach, Version, VersionFile
 
 BATCH_ROWS = 16_384
@@ -82,7 +82,7 @@ def _parquet(reach: Reach, file: VersionFile) -> Iterator[pq.ParquetFile]:
             # Else the columns of all row groups are read at once, and old timestamps beyond 1677 to 2262 become others.
             yield pq.ParquetFile(source, pre_buffer=False, coerce_int96_timestamp_unit="us")
         except (OSError, pa.ArrowInvalid) as error:
-            raise Retryable(Message("sinks.file_unreadable", file_path=file.path, error=error)) from error
+            raise Retryable.of("sinks.file_unreadable", file_path=file.path, error=error) from error
 
 
 def jsonable(value: Any, kind: pa.DataType, leaf: Callable[[Any], Any]) -> Any:

@@ -25,7 +25,7 @@ from weir.coordination.run_records import write_record
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow
 from weir.dataflow.state_evolution import require_compatible
-from weir.errors import Conflict, Message, Misconfigured, Retryable
+from weir.errors import Conflict, Misconfigured, Retryable
 from weir.execution.run_state import RunState, coming_result
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.manifest import Stored
@@ -119,16 +119,14 @@ def restore(services: Services, request: RestoreRequest) -> Restored:
 
 def _require_target(request: RestoreRequest, checkpoint: Checkpoint) -> None:
     if request.fork is None and checkpoint.dataflow != request.dataflow:
-        raise Misconfigured(
-            Message(
-                "snapshots.savepoint_of_another",
-                dataflow=checkpoint.dataflow,
-                wanted=request.dataflow,
-                source=request.source,
-            )
+        raise Misconfigured.of(
+            "snapshots.savepoint_of_another",
+            dataflow=checkpoint.dataflow,
+            wanted=request.dataflow,
+            source=request.source,
         )
     if request.fork == checkpoint.dataflow:
-        raise Misconfigured(Message("snapshots.fork_of_itself", fork=request.fork))
+        raise Misconfigured.of("snapshots.fork_of_itself", fork=request.fork)
     if request.fork is not None:
         Dataflow.from_json(renamed(checkpoint, request.fork).pinned)  # raises where that is no name of a dataflow
 
@@ -220,7 +218,7 @@ def _plan(session: Session, request: RestoreRequest, source: Source) -> _Plan:
         is_in_effect=is_in_effect,
     )
     if request.expected not in (None, report.hash):
-        raise Conflict(Message("snapshots.restore_changed", source=source))
+        raise Conflict.of("snapshots.restore_changed", source=source)
     regions = {topology.producer(each) for each in replaced}
     numbers = next_numbers(session, run_key(request.target, checkpoint.epoch), regions)
     return _Plan(Place(request.target, topology, lineage + 1, numbers), is_repinned, replaced, report)
@@ -257,11 +255,11 @@ def _require_fitting(session: Session, request: RestoreRequest, checkpoint: Chec
     if request.fork is not None:
         known = session.scalar(select(RunRow.id).where(RunRow.dataflow == request.fork).limit(1))
         if known is not None:
-            raise Misconfigured(Message("snapshots.fork_has_runs", fork=request.fork, known=known))
+            raise Misconfigured.of("snapshots.fork_has_runs", fork=request.fork, known=known)
         # A ledger that has lost a fork learns of its restore from the store before it learns of its run.
         others = [row.epoch for row in restores_of(session, request.fork) if row.epoch != checkpoint.epoch]
         if others:
-            raise Misconfigured(Message("snapshots.fork_has_begun", fork=request.fork, epoch=others[0]))
+            raise Misconfigured.of("snapshots.fork_has_begun", fork=request.fork, epoch=others[0])
     if newest is None:
         return
     old = topology_of(checkpoint.pinned).dataflow
@@ -293,7 +291,7 @@ def _commit(
     require_retained(session, source)
     present = _plan(session, request, source)
     if not present.is_like(plan):
-        raise Conflict(Message("snapshots.target_changed", target=request.target, source=source))
+        raise Conflict.of("snapshots.target_changed", target=request.target, source=source)
     dataflow = session.get_one(DataflowRow, request.target)
     dataflow.lineage += 1
     checkpoint = renamed(source.checkpoint, request.target)

@@ -14,7 +14,6 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
-from weir.errors import Message
 from weir.formats.checkpoint import ResultInFlight, StatePartition
 from weir.formats.codec import from_json, to_json
 from weir.formats.manifest import DataFile, Manifest, RestoredWith, StateContent, Stored, parsed_digest
@@ -132,13 +131,11 @@ class _Builder:
         path = folder.at(manifest_path(result.folder))
         data = folder.store.read(path)
         if hashlib.sha256(data).hexdigest() != result.manifest_sha256:
-            raise NotThere(
-                Message(
-                    "snapshots.manifest_damaged",
-                    store_url=folder.store.url,
-                    path=path,
-                    manifest_sha256=result.manifest_sha256,
-                )
+            raise NotThere.of(
+                "snapshots.manifest_damaged",
+                store_url=folder.store.url,
+                path=path,
+                manifest_sha256=result.manifest_sha256,
             )
         return from_json(Manifest, data)
 

@@ -129,7 +129,7 @@ def counted_rows(store: Store, state: KeyedSnapshot, part: StatePartition, expir
     try:
         return count_rows(store, part.files, shape, part.key_groups)
     except Gone as error:
-        raise NotThere(Message("snapshots.rows_uncountable", state=state.state.name, detail=error.detail)) from error
+        raise NotThere.of("snapshots.rows_uncountable", state=state.state.name, detail=error.detail) from error
 
 
 Count = Callable[[Store, KeyedSnapshot, StatePartition, int | None], int]
@@ -192,9 +192,9 @@ def _create(services: Services, request: SavepointRequest, count: Count) -> Save
     savepoint, copies = as_savepoint(source.checkpoint, number, _attempt_of(services, request), now.isoformat())
     with services.ledger.transaction(request.dataflow) as session:
         if next_number(session, request.dataflow) != number:
-            raise _NumberTaken(Message("snapshots.number_taken", number=number, dataflow=request.dataflow))
+            raise _NumberTaken.of("snapshots.number_taken", number=number, dataflow=request.dataflow)
         if not is_retained_now(session, source):
-            raise NotThere(Message("snapshots.subsumed_meanwhile", source=source))
+            raise NotThere.of("snapshots.subsumed_meanwhile", source=source)
         entered = enter_checkpoint(session, savepoint, row.content, now, folder.url)
         # The files of a checkpoint that is subsumed meanwhile stay while they are copied.
         named = results_named(session, source.checkpoint)
@@ -276,13 +276,13 @@ def checkpoint_to_save(session: Session, request: SavepointRequest) -> Checkpoin
     listed = ", ".join(f"{row.number} (epoch {row.epoch})" for row in kept) or "none"
     require_dataflow(session, request.dataflow)
     wanted = "a checkpoint" if request.checkpoint is None else f"checkpoint {request.checkpoint}"
-    raise Misconfigured(Message("snapshots.nothing_to_save", dataflow=request.dataflow, wanted=wanted, listed=listed))
+    raise Misconfigured.of("snapshots.nothing_to_save", dataflow=request.dataflow, wanted=wanted, listed=listed)
 
 
 def _folder(services: Services, request: SavepointRequest, number: int) -> Folder:
     name = request.name or (f"{number:08d}" if request.to is None else f"{request.dataflow}-{number:08d}")
     if "/" in name or name.startswith((".", "_")) or name.isspace() or (request.name is not None and name.isdigit()):
-        raise Misconfigured(Message("snapshots.name_malformed", name=name))
+        raise Misconfigured.of("snapshots.name_malformed", name=name)
     if request.to is None:
         return Folder(services.store, f"{savepoints_folder(request.dataflow)}/{name}")
     folder = folder_at(services, f"{request.to.rstrip('/')}/{name}")
@@ -297,7 +297,7 @@ def _require_root(store: Store, to: str) -> None:
         if store.url.startswith("file://"):
             store.entries("")
     except NotFound as error:
-        raise Misconfigured(Message("snapshots.folder_missing", to=to)) from error
+        raise Misconfigured.of("snapshots.folder_missing", to=to) from error
 
 
 def _copy_leased(
@@ -419,7 +419,7 @@ def show(services: Services, dataflow: str, name: str) -> Source:
     """Find the savepoint of a number, name or folder. Raises Misconfigured where there is none, or for a checkpoint."""
     source = find_source(services, dataflow, name)
     if not source.is_savepoint:
-        raise Misconfigured(Message("snapshots.is_a_checkpoint", name=name, dataflow=dataflow))
+        raise Misconfigured.of("snapshots.is_a_checkpoint", name=name, dataflow=dataflow)
     return source
 
 
@@ -432,14 +432,14 @@ def drop(services: Services, dataflow: str, name: str) -> Savepoint:
     wanted = [row for row in rows if name in (str(row.number), urls[row.number], name_of(row.folder))]
     if len(wanted) != 1:
         known = ", ".join(f"{number} ({url})" for number, url in urls.items()) or "none"
-        raise Misconfigured(Message("snapshots.savepoint_unknown", dataflow=dataflow, name=name, known=known))
+        raise Misconfigured.of("snapshots.savepoint_unknown", dataflow=dataflow, name=name, known=known)
     row = wanted[0]
     drop_files(folder_of_savepoint(services, row), row)
     services.store_id()  # else the folder looks empty because the disk is not mounted
     with services.ledger.transaction(dataflow) as session:
         present = checkpoint_row(session, dataflow, row.number)
         if present is None:
-            raise Conflict(Message("snapshots.savepoint_gone", number=row.number, dataflow=dataflow))
+            raise Conflict.of("snapshots.savepoint_gone", number=row.number, dataflow=dataflow)
         if present.status == CheckpointStatus.PENDING.value:
             abandon(session, present, services.now())
         present.deleted_at = services.now()
@@ -457,7 +457,7 @@ def require_free(folder: Folder) -> None:
 
 
 def _taken(folder: Folder) -> Misconfigured:
-    return Misconfigured(Message("snapshots.place_taken", folder_url=folder.url))
+    return Misconfigured.of("snapshots.place_taken", folder_url=folder.url)
 
 
 def claim(folder: Folder, attempt: str) -> None:
@@ -515,7 +515,7 @@ def drop_files(folder: Folder, row: CheckpointRow) -> None:
     elif is_own(folder, row):
         remove(folder)
     elif is_completed:
-        raise Misconfigured(Message("snapshots.not_that_savepoint", folder_url=folder.url, number=row.number))
+        raise Misconfigured.of("snapshots.not_that_savepoint", folder_url=folder.url, number=row.number)
 
 
 # Copying from store to store
@@ -536,16 +536,14 @@ def _copy(source: Store, target: Store, copy: FileCopy) -> int:
     try:
         data = source.read(copy.source)
     except NotFound as error:
-        raise NotThere(Message("snapshots.file_gone", source_url=source.url, source=copy.source)) from error
+        raise NotThere.of("snapshots.file_gone", source_url=source.url, source=copy.source) from error
     found = hashlib.sha256(data).hexdigest()
     if found != copy.sha256:
-        raise NotThere(
-            Message(
-                "snapshots.file_damaged", source_url=source.url, source=copy.source, sha256=copy.sha256, found=found
-            )
+        raise NotThere.of(
+            "snapshots.file_damaged", source_url=source.url, source=copy.source, sha256=copy.sha256, found=found
         )
     try:
         target.create(copy.target, data)
     except AlreadyExists as error:
-        raise Misconfigured(Message("snapshots.file_in_the_way", target_url=target.url, target=copy.target)) from error
+        raise Misconfigured.of("snapshots.file_in_the_way", target_url=target.url, target=copy.target) from error
     return len(data)

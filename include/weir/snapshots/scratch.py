@@ -18,7 +18,7 @@ from pathlib import Path
 
 from weir.coordination.read_leases import RENEWAL, reader
 from weir.coordination.services import Services
-from weir.errors import Internal, Message, WeirError
+from weir.errors import Internal, WeirError
 from weir.formats.paths import name_of
 from weir.ledger.leases import LEASE
 from weir.ledger.ledger import Ledger
@@ -185,5 +185,5 @@ class _ScratchFiles:
 
     def _own(self, action: str, path: str) -> str:
         if not self._is_own(path):
-            raise Internal(Message("snapshots.outside_of_scratch", action=action, url=self.url, path=path))
+            raise Internal.of("snapshots.outside_of_scratch", action=action, url=self.url, path=path)
         return self.placed(path)

@@ -11,7 +11,7 @@ from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.codec import from_json
 from weir.formats.paths import checkpoint_path, name_of
@@ -75,7 +75,7 @@ def folder_at(services: Services, url: str) -> Folder:
         return Folder(services.store, path)
     parent, _, name = full.rpartition("/")
     if not name or parent.endswith(":/") or not parent:
-        raise Misconfigured(Message("snapshots.not_a_folder", url=url))
+        raise Misconfigured.of("snapshots.not_a_folder", url=url)
     return Folder(services.open_store(parent), name)
 
 
@@ -95,15 +95,13 @@ def find_source(services: Services, dataflow: str, name: str) -> Source:
         try:
             require_dataflow(session, dataflow)
         except Misconfigured as unknown:
-            raise Misconfigured(Message("snapshots.source_unknown", unknown=unknown)) from None
+            raise Misconfigured.of("snapshots.source_unknown", unknown=unknown) from None
         rows = checkpoints_of(session, dataflow)
     wanted = [row for row in rows if name in (str(row.number), name_of(row.folder))]
     usable = [row for row in wanted if is_restorable(row)]
     if len(usable) != 1:
         gone = " any more, it was subsumed" if any(row.subsumed_at for row in wanted) else ""
-        raise Misconfigured(
-            Message("snapshots.number_unknown", dataflow=dataflow, name=name, gone=gone, known=_known(rows))
-        )
+        raise Misconfigured.of("snapshots.number_unknown", dataflow=dataflow, name=name, gone=gone, known=_known(rows))
     row = usable[0]
     if row.is_savepoint:
         return read_savepoint(folder_of_savepoint(services, row))
@@ -125,7 +123,7 @@ def read_checkpoint(services: Services, dataflow: str, number: int) -> Source:
     try:
         checkpoint = from_json(Checkpoint, services.store.read(path))
     except NotFound as error:
-        raise NotThere(Message("snapshots.checkpoint_subsumed", number=number, dataflow=dataflow, path=path)) from error
+        raise NotThere.of("snapshots.checkpoint_subsumed", number=number, dataflow=dataflow, path=path) from error
     return Source(checkpoint, Folder(services.store, ""), path)
 
 
@@ -134,10 +132,10 @@ def read_savepoint(folder: Folder) -> Source:
     try:
         data = folder.store.read(folder.at(SAVEPOINT))
     except NotFound as error:
-        raise Misconfigured(Message("integrity.no_savepoint", folder_url=folder.url, savepoint=SAVEPOINT)) from error
+        raise Misconfigured.of("integrity.no_savepoint", folder_url=folder.url, savepoint=SAVEPOINT) from error
     checkpoint = from_json(Checkpoint, data)
     if not checkpoint.kind.is_savepoint:
-        raise Misconfigured(Message("snapshots.files_elsewhere", folder_url=folder.url, savepoint=SAVEPOINT))
+        raise Misconfigured.of("snapshots.files_elsewhere", folder_url=folder.url, savepoint=SAVEPOINT)
     return Source(checkpoint, folder, folder.url)
 
 
@@ -151,14 +149,12 @@ def require_whole(source: Source) -> None:
     missing = [each.detail for each in found if each is not None]
     if missing:
         more = f" (and {len(missing) - _SHOWN} more)" if len(missing) > _SHOWN else ""
-        raise Misconfigured(
-            Message(
-                "snapshots.not_whole",
-                source=source,
-                missing=missing[:_SHOWN],
-                more=more,
-                dataflow=source.checkpoint.dataflow,
-            )
+        raise Misconfigured.of(
+            "snapshots.not_whole",
+            source=source,
+            missing=missing[:_SHOWN],
+            more=more,
+            dataflow=source.checkpoint.dataflow,
         )
 
 
@@ -169,7 +165,7 @@ def require_retained(session: Session, source: Source) -> None:
     this transaction to do so: then it sees what was restored. A savepoint has files of its own.
     """
     if not source.is_savepoint and session.scalar(_retained(source).with_for_update(read=True)) is None:
-        raise Misconfigured(Message("snapshots.not_retained", source=source, dataflow=source.checkpoint.dataflow))
+        raise Misconfigured.of("snapshots.not_retained", source=source, dataflow=source.checkpoint.dataflow)
 
 
 def is_retained_now(session: Session, source: Source) -> bool:

@@ -18,7 +18,7 @@ from weir.coordination.values import AssignedState
 from weir.dataflow.state import State, StateKind
 from weir.dataflow.state_evolution import Evolution, evolution, problems
 from weir.dataflow.state_schema import fields_of_json
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CurrentResult, RunState
 from weir.formats.codec import from_json
@@ -53,7 +53,7 @@ def check_states(registered: Registered, state: RunState, manifests: Mapping[Par
             continue
         found = list(_problems(registered, state, kept, read, manifests))
         if found:
-            raise Misconfigured(Message("state.state_unfit", run_id=registered.run.id, before=before, found=found))
+            raise Misconfigured.of("state.state_unfit", run_id=registered.run.id, before=before, found=found)
     return tuple(notes)
 
 

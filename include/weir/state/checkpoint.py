@@ -139,7 +139,7 @@ def _take_number(services: Services, draft: Draft, checkpoint: Checkpoint, guard
 
 def _require_order(session: Session, run: Run) -> None:
     if run.predecessor_run is not None and not is_complete(session, run.predecessor_run):
-        raise Conflict(Message("state.predecessor_open", predecessor_run=run.predecessor_run, run_id=run.id))
+        raise Conflict.of("state.predecessor_open", predecessor_run=run.predecessor_run, run_id=run.id)
 
 
 def _pending(session: Session, run: Run, content: str, now: datetime) -> CheckpointRow | None:
@@ -161,7 +161,7 @@ def _require_same(session: Session, draft: Draft) -> None:
         if not why and present.results[partition].attempt != result.attempt:
             why = f"replaced by {present.results[partition].attempt}"
         if why:
-            raise Conflict(Message("state.result_changed", partition=partition, why=why))
+            raise Conflict.of("state.result_changed", partition=partition, why=why)
 
 
 def _create(services: Services, checkpoint: Checkpoint) -> None:
@@ -184,7 +184,7 @@ def _create(services: Services, checkpoint: Checkpoint) -> None:
         row = checkpoint_row(session, checkpoint.dataflow, checkpoint.number)
         if row is not None:
             abandon(session, row, services.now())
-    raise Conflict(Message("state.manifest_in_the_way", path=path, number=checkpoint.number))
+    raise Conflict.of("state.manifest_in_the_way", path=path, number=checkpoint.number)
 
 
 def _require_free(services: Services, dataflow: str, number: int) -> None:

@@ -14,7 +14,7 @@ from weir.coordination.evidence import require_closes_known
 from weir.coordination.registered import Registered, require_newest
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.execution.airflow_words import NOT_IN_AIRFLOW
 from weir.execution.run_state import CLOSE
 from weir.ledger.database.tables import DataflowRow, PendingClearRow, RestoreRow, RunRow
@@ -86,9 +86,7 @@ def _require_progress(services: Services, earlier: Run, clearer: Clearer) -> Non
         if _revision(session, name) != seen:
             return  # what has ended since Airflow answered may have another task cleared
     require_closes_known(services, name, clearer)
-    raise Misconfigured(
-        Message("state.predecessor_stuck", earlier_id=earlier.id, state=answer.state, run_id=earlier.run_id)
-    )
+    raise Misconfigured.of("state.predecessor_stuck", earlier_id=earlier.id, state=answer.state, run_id=earlier.run_id)
 
 
 def _is_owed(session: Session, run: Run) -> bool:

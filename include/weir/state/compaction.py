@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services, attempt_folder, region_folder
 from weir.dataflow.stage import spark_conf
 from weir.dataflow.state import State, StateKind
-from weir.errors import Internal, Message
+from weir.errors import Internal
 from weir.execution.partition_state import PartitionState
 from weir.formats.codec import from_json
 from weir.formats.manifest import DataFile, Manifest, StateContent, StateFile
@@ -130,7 +130,7 @@ def enter_compacted(services: Services, begun: ToCompact, report: RegionReport |
     outputs = () if report is None else report.outputs
     merges = () if begun.job is None else begun.job.merges
     if len(outputs) != len(merges):
-        raise Internal(Message("state.runs_differ", attempt=begun.attempt, expected=len(merges), reported=len(outputs)))
+        raise Internal.of("state.runs_differ", attempt=begun.attempt, expected=len(merges), reported=len(outputs))
     new = [_new(begun, part, outputs) for part in begun.parts]
 
     def enter(session: Session) -> list[str]:
@@ -210,7 +210,7 @@ def _live(content: StateContent, until: int | None) -> int:
     if content.tallies is not None:
         return sum(each.rows for each in visible(content.tallies, until))
     if content.rows is None:
-        raise Internal(Message("state.rows_uncounted", content=content))
+        raise Internal.of("state.rows_uncounted", content=content)
     return content.rows.least if until is None else content.rows.most
 
 
@@ -322,7 +322,7 @@ def _written(merge: Merge, output: OutputReport) -> Iterator[StateFile]:
 def _key_groups(file: DataFile) -> tuple[int, int]:
     known = [each.key_groups for each in file.segments if each.key_groups is not None]
     if not known:
-        raise Internal(Message("state.key_groups_unknown", file=file.name))
+        raise Internal.of("state.key_groups_unknown", file=file.name)
     return min(first for first, _ in known), max(last for _, last in known)
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
-from weir.errors import Message, Retryable
+from weir.errors import Retryable
 from weir.formats.codec import from_plain
 from weir.formats.manifest import Manifest, StateFile
 from weir.ledger.database.tables import CompactionRow
@@ -133,7 +133,7 @@ def require_present(services: Services, files: Sequence[StateFile]) -> None:
     """Require that compacted files that were read still exist. Raises Retryable: the next try reads the others."""
     missing = missing_files(services, files)
     if missing:
-        raise Retryable(Message("state.compacted_file_gone", number=min(missing)))
+        raise Retryable.of("state.compacted_file_gone", number=min(missing))
 
 
 def missing_files(services: Services, files: Iterable[StateFile]) -> set[str]:

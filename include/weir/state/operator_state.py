@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from weir.dataflow.state import State, StateKind
-from weir.errors import Internal, Message, Misconfigured
+from weir.errors import Internal, Misconfigured
 from weir.execution.run_state import RunState
 from weir.formats.region_job import StateToRead
 from weir.topology.regions import InputPartitions, PartitionId
@@ -32,7 +32,7 @@ def assigned_elements(kind: StateKind, lists: Sequence[Sequence[T]], parallelism
         return tuple(lists[0]) if lists else ()
     if kind is StateKind.SPLIT:
         return own_elements(lists, parallelism, subtask)
-    raise Internal(Message("state.not_a_list", kind=kind.value))
+    raise Internal.of("state.not_a_list", kind=kind.value)
 
 
 def own_elements(lists: Sequence[Sequence[T]], parallelism: int, subtask: int) -> tuple[T, ...]:
@@ -69,13 +69,11 @@ def _require_equal(name: str, state: RunState, partitions: Iterable[PartitionId]
     by_digest = {state.results[each].digest: each for each in partitions}
     if len(by_digest) > 1:
         left, right = list(by_digest.values())[:2]
-        raise Misconfigured(
-            Message(
-                "state.broadcast_differs",
-                name=name,
-                subtask=left.subtask,
-                rows=state.results[left].rows,
-                other=right.subtask,
-                other_rows=state.results[right].rows,
-            )
+        raise Misconfigured.of(
+            "state.broadcast_differs",
+            name=name,
+            subtask=left.subtask,
+            rows=state.results[left].rows,
+            other=right.subtask,
+            other_rows=state.results[right].rows,
         )

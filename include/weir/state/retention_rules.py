@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.formats.checkpoint import SnapshotKind
 
 
@@ -36,7 +36,7 @@ def subsumed(completed: Sequence[CompletedSnapshot], retained: int) -> dict[int,
     if `retained` is below 1.
     """
     if retained < 1:
-        raise Misconfigured(Message("state.none_retained", retained=retained))
+        raise Misconfigured.of("state.none_retained", retained=retained)
     whole = [snapshot for snapshot in completed if snapshot.is_whole]
     by_whole, by_any = _subsumed(whole, retained), _subsumed(completed, retained)
     damaged = {snapshot.number for snapshot in completed if not snapshot.is_whole}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 
 _ARROW = {
     "string": pa.string(),
@@ -51,7 +51,7 @@ def _arrow(kind: Any) -> pa.DataType:
         return pa.decimal128(int(precision), int(scale))
     found = _ARROW.get("string" if kind.startswith(("char(", "varchar(", "string ")) else kind)
     if found is None:
-        raise Misconfigured(Message("state.type_unfit_for_arrow", kind=kind))
+        raise Misconfigured.of("state.type_unfit_for_arrow", kind=kind)
     return found
 
 
@@ -62,7 +62,7 @@ def _nested_arrow(kind: dict[str, Any]) -> pa.DataType:
         return pa.list_(pa.field("element", _arrow(kind["elementType"])))
     if kind["type"] == "map":
         return pa.map_(_arrow(kind["keyType"]), _arrow(kind["valueType"]))
-    raise Misconfigured(Message("state.type_unfit_for_arrow", kind=kind["type"]))
+    raise Misconfigured.of("state.type_unfit_for_arrow", kind=kind["type"])
 
 
 def _ddl(kind: Any) -> str:

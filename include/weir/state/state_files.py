@@ -47,9 +47,7 @@ def read_rows(store: Store, file: StateFile, schema: pa.Schema, key_groups: tupl
     with pq.ParquetFile(source, page_checksum_verification=True, coerce_int96_timestamp_unit="us") as parquet:
         numbers = [number for number in range(parquet.num_row_groups) if parquet.metadata.row_group(number).num_rows]
         if len(numbers) != len(groups):
-            raise Internal(
-                Message("state.row_groups_differ", file_path=file.path, found=len(numbers), recorded=len(groups))
-            )
+            raise Internal.of("state.row_groups_differ", file_path=file.path, found=len(numbers), recorded=len(groups))
         present = [name for name in schema.names if name in parquet.schema_arrow.names]
         table = parquet.read_row_groups([numbers[number] for number in wanted], columns=present)
     return of_key_groups(as_stored(table, schema), (first, last))

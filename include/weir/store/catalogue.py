@@ -198,6 +198,6 @@ def read_archive(code: CodeToRun, store: Store) -> Archive:
     try:
         return archive_of(store.read(code.path), code.archive)
     except (NotFound, ValueError) as error:
-        raise Misconfigured(
-            Message("store.code_lost", short=short(code.version), code_path=code.path, error=error)
+        raise Misconfigured.of(
+            "store.code_lost", short=short(code.version), code_path=code.path, error=error
         ) from error

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.formats.paths import SINKS, pointer_folder, sinks_folder
 from weir.formats.pointer import newest
 from weir.store.segments import chunks
@@ -48,13 +48,11 @@ def _copied(store: Store, pointer: str, folder: Path) -> ExportedEpoch:
             (f"{part['folder']}/{file}", f"{part['subtask']:05d}-{file}") for part in parts for file in part["files"]
         ]
     except (ValueError, KeyError, TypeError) as error:
-        raise Misconfigured(
-            Message("store.not_a_pointer", store_url=store.url, pointer=pointer, error=error)
-        ) from error
+        raise Misconfigured.of("store.not_a_pointer", store_url=store.url, pointer=pointer, error=error) from error
     try:
         folder.mkdir(parents=True)
     except FileExistsError as error:
-        raise Misconfigured(Message("store.export_in_the_way", folder=folder)) from error
+        raise Misconfigured.of("store.export_in_the_way", folder=folder) from error
     return ExportedEpoch(folder, sum(_copy(store, path, folder / name) for path, name in paths))
 
 

@@ -23,7 +23,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import httpx
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.store.files import FreeSpace
 from weir.store.time_limit import OPTION, pauses
 
@@ -55,7 +55,7 @@ class HdfsFiles:
         """
         unknown = sorted(set(storage_options) - _OPTIONS)
         if unknown:
-            raise Misconfigured(Message("store.hdfs_options_unknown", url=url, unknown=unknown))
+            raise Misconfigured.of("store.hdfs_options_unknown", url=url, unknown=unknown)
         user = storage_options.get("user") or os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
         return cls(url, HdfsRequests(_namenodes(url, storage_options.get("namenodes")), str(user), seconds))
 
@@ -259,7 +259,7 @@ def _namenodes(url: str, given: Any) -> tuple[str, ...]:
     for each in [str(address).strip() for address in named]:
         host, _, port = each.partition(":")
         if not host or set("@/") & set(place + each) or not (port or str(_HTTP_PORT)).isdigit():
-            raise Misconfigured(Message("store.hdfs_address_wrong", url=url, given=each))
+            raise Misconfigured.of("store.hdfs_address_wrong", url=url, given=each)
         found.append(f"http://{host}:{port or _HTTP_PORT}/webhdfs/v1")
     return tuple(found)
 

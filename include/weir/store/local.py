@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.store.files import FreeSpace
 from weir.store.worker_threads import is_abandoned
 
@@ -46,7 +46,7 @@ class LocalFiles:
         path = _path_of(url)
         unusable = sorted(_GLOB & set(path))
         if unusable:
-            raise Misconfigured(Message("store.path_is_a_pattern", url=url, unusable="".join(unusable)))
+            raise Misconfigured.of("store.path_is_a_pattern", url=url, unusable="".join(unusable))
         return cls(Path(os.path.abspath(path)))  # noqa: PTH100  # Path.resolve would follow links, which may move
 
     @property
@@ -166,7 +166,7 @@ def _path_of(url: str) -> str:
         return url
     path = rest.removeprefix("//")
     if not path.startswith("/"):
-        raise Misconfigured(Message("store.path_not_absolute", url=url))
+        raise Misconfigured.of("store.path_not_absolute", url=url)
     return path
 
 
@@ -200,7 +200,7 @@ def _link(temporary: Path, target: Path) -> None:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        raise Misconfigured(Message("store.no_hard_links", parent=target.parent, reason=error.strerror)) from error
+        raise Misconfigured.of("store.no_hard_links", parent=target.parent, reason=error.strerror) from error
 
 
 def _sizes(entry: os.DirEntry[str]) -> list[int | None]:

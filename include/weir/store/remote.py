@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
-from weir.errors import Message, Misconfigured, WeirError
+from weir.errors import Misconfigured, WeirError
 
 _MEMORY = threading.RLock()
 """fsspec's memory file system gives one buffer with one position to all readers."""
@@ -41,7 +41,7 @@ class RemoteFiles:
             fs, root = url_to_fs(url, **storage_options)
         except (ImportError, ValueError, TypeError) as error:
             package = _PACKAGES.get(url.partition(":")[0], "its fsspec package")
-            raise Misconfigured(Message("store.not_opened", url=url, error=error, package=package)) from error
+            raise Misconfigured.of("store.not_opened", url=url, error=error, package=package) from error
         return cls(fs, str(root).rstrip("/"), url.rstrip("/"))
 
     @property

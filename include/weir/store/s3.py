@@ -32,7 +32,7 @@ from botocore.exceptions import ConnectionError as NotConnectedError
 from fsspec.asyn import FSTimeoutError, sync
 from s3fs.core import S3_RETRYABLE_ERRORS, S3FileSystem
 
-from weir.errors import Message, Misconfigured, WeirError
+from weir.errors import Misconfigured, WeirError
 from weir.store.time_limit import FIRST_PAUSE, OPTION, pauses
 
 _WRITER: Final = "weir-writer"
@@ -80,7 +80,7 @@ class S3Files:
             self._call("put_object", path, Body=data, IfNoneMatch="*", Metadata={_WRITER: writer})
         except S3Refused as error:
             if error.status == 501:
-                raise Misconfigured(Message("store.no_conditional_writes", url=self._url)) from error
+                raise Misconfigured.of("store.no_conditional_writes", url=self._url) from error
             if error.status != 412:
                 raise
             # An earlier try of this call may have been executed, and its response lost.
@@ -142,7 +142,7 @@ class S3Files:
             if error.status == 412:
                 raise FileExistsError(errno.EEXIST, "has been written meanwhile", path) from error
             if error.status == 501:
-                raise Misconfigured(Message("store.no_conditional_swaps", url=self._url)) from error
+                raise Misconfigured.of("store.no_conditional_swaps", url=self._url) from error
             raise
 
     def read(self, path: str, offset: int, length: int | None) -> bytes:
@@ -377,7 +377,7 @@ def _connected(options: Mapping[str, Any], seconds: float) -> S3FileSystem:
         fs = S3FileSystem(**options)  # one of this process and thread, if it was asked for with these options before
         fs.connect(timeout=seconds)
     except (TypeError, ValueError, KeyError, *_CONFUSED) as error:
-        raise Misconfigured(Message("store.options_unusable", name=type(error).__name__, error=error)) from error
+        raise Misconfigured.of("store.options_unusable", name=type(error).__name__, error=error) from error
     fs.retries = 1  # repeated here, and only here: the tries of all layers would multiply
     return fs
 

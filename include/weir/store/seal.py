@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from weir.errors import Internal, Message, Retryable
+from weir.errors import Internal, Retryable
 from weir.formats.manifest import DataFile, Segment
 from weir.store.errors import NotFound
 from weir.store.segments import chunks
@@ -50,9 +50,7 @@ def seal(store: Store, folder: str) -> tuple[DataFile, ...]:
     names = [name for name in sizes if not _is_side_file(name)]
     unexpected = [name for name in names if not name.endswith(".parquet")]
     if unexpected:
-        raise Internal(
-            Message("store.folder_used_twice", store_url=store.url, folder=folder, unexpected=unexpected[:3])
-        )
+        raise Internal.of("store.folder_used_twice", store_url=store.url, folder=folder, unexpected=unexpected[:3])
     files = in_parallel(lambda name: _sealed(store, folder, name, sizes[name]), names, min(_WORKERS, store.workers))
     store.flush(folder)
     return tuple(files)
@@ -105,7 +103,7 @@ def _footer(store: Store, path: str, size: int) -> Any:
 
 
 def _unreadable(store: Store, path: str, found: str) -> Retryable:
-    return Retryable(Message("store.parquet_unreadable", store_url=store.url, path=path, found=found))
+    return Retryable.of("store.parquet_unreadable", store_url=store.url, path=path, found=found)
 
 
 def _spans(footer: Any, size: int) -> list[_Span]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final, NewType
 
-from weir.errors import Internal, Message, Misconfigured, OtherBuild, Retryable, StoreFull, is_disk_full
+from weir.errors import Internal, Misconfigured, OtherBuild, Retryable, StoreFull, is_disk_full
 from weir.extras import needed_for
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.files import Files, FreeSpace
@@ -90,7 +90,7 @@ class Store:
             try:
                 self.files.create(_checked(path), data)
             except FileExistsError as error:
-                raise AlreadyExists(Message("store.exists_already", url=self.url, path=path)) from error
+                raise AlreadyExists.of("store.exists_already", url=self.url, path=path) from error
 
     @property
     def has_private_files(self) -> bool:
@@ -159,7 +159,7 @@ class Store:
     def delete_folder(self, path: str) -> None:
         """Delete a folder and all that is in it; that it is gone already is fine. The root is refused."""
         if not path:
-            raise Internal(Message("store.root_deleted", url=self.url))
+            raise Internal.of("store.root_deleted", url=self.url)
         try:
             with self._translated_errors("delete", path):
                 self.files.delete_folder(_checked(path))
@@ -187,7 +187,7 @@ class Store:
         """Raise StoreFull if the disk is full, so that a failed write may be due to that. Raises Retryable."""
         free = self.free_space()
         if free is not None and (free.free_bytes < LEAST_FREE_SPACE or free.free_files == 0):
-            raise StoreFull(Message("store.disk_full", url=self.url, free=free, free_space=_FREE_SPACE))
+            raise StoreFull.of("store.disk_full", url=self.url, free=free, free_space=_FREE_SPACE)
 
     def initialise(self) -> StoreId:
         """Write the marker if the store is empty, and return its id.
@@ -201,31 +201,27 @@ class Store:
         except OSError as error:
             if is_disk_full(error) or isinstance(error, TimeoutError):
                 raise self._error_of("initialise", MARKER, error) from error
-            raise Misconfigured(Message("store.unusable", url=self.url, error=error)) from error
+            raise Misconfigured.of("store.unusable", url=self.url, error=error) from error
 
     def check_marker(self, expected_id: str) -> None:
         """Check that the store answers and has the expected id. Raises Retryable if not, and OtherBuild."""
         try:
             found = marker_id(self.read(MARKER), self.url)
         except NotFound as error:
-            raise Retryable(
-                Message("store.marker_missing", url=self.url, marker=MARKER, expected_id=expected_id)
-            ) from error
+            raise Retryable.of("store.marker_missing", url=self.url, marker=MARKER, expected_id=expected_id) from error
         except OtherBuild:
             raise
         except Misconfigured as error:
             raise Retryable(str(error)) from error
         if found != expected_id:
-            raise Retryable(Message("store.marker_of_another", url=self.url, expected_id=expected_id, found=found))
+            raise Retryable.of("store.marker_of_another", url=self.url, expected_id=expected_id, found=found)
 
     def _initialised(self) -> StoreId:
         names = [name for name, _ in self.files.entries("")]
         unexpected = sorted(name for name in names if not name.startswith(".") and name not in _NOT_DATA)
         if MARKER not in names:
             if unexpected:
-                raise Misconfigured(
-                    Message("store.folder_not_empty", url=self.url, marker=MARKER, unexpected=unexpected[:5])
-                )
+                raise Misconfigured.of("store.folder_not_empty", url=self.url, marker=MARKER, unexpected=unexpected[:5])
             self._write_marker()
         return marker_id(self.files.read(MARKER, 0, None), self.url)
 
@@ -241,30 +237,28 @@ class Store:
         except FileExistsError:
             return  # as it must be
         self.files.delete(MARKER)
-        raise Misconfigured(Message("store.creates_twice", url=self.url))
+        raise Misconfigured.of("store.creates_twice", url=self.url)
 
     @contextmanager
     def _translated_errors(self, action: str, path: str) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:
-            raise NotFound(Message("store.not_found", url=self.url, path=path)) from error
+            raise NotFound.of("store.not_found", url=self.url, path=path) from error
         except OSError as error:
             raise self._error_of(action, path, error) from error
 
     def _error_of(self, action: str, path: str, error: OSError) -> Retryable:
         failed = f"could not {action} {self.url}/{path}"
         if not is_disk_full(error):
-            return Retryable(Message("store.failed", failed=failed, name=type(error).__name__, error=error))
+            return Retryable.of("store.failed", failed=failed, name=type(error).__name__, error=error)
         try:
             free = self.files.free_space()
         except OSError:
             free = None
         found = "" if free is None else f", {free}"
-        return StoreFull(
-            Message(
-                "store.write_hit_full_disk", failed=failed, reason=error.strerror, found=found, free_space=_FREE_SPACE
-            )
+        return StoreFull.of(
+            "store.write_hit_full_disk", failed=failed, reason=error.strerror, found=found, free_space=_FREE_SPACE
         )
 
 
@@ -297,7 +291,7 @@ def _files_at(url: str, storage_options: Mapping[str, Any]) -> Files:
 
 def _checked(path: str) -> str:
     if path and any(part in ("", ".", "..") for part in path.split("/")):
-        raise Internal(Message("store.path_malformed", path=path))
+        raise Internal.of("store.path_malformed", path=path)
     return path
 
 
@@ -307,17 +301,15 @@ def marker_id(data: bytes, url: str) -> StoreId:
         marker = json.loads(data)
         version, formats, found = marker["version"], marker.get("formats"), marker["id"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Misconfigured(Message("store.marker_unreadable", url=url, marker=MARKER, error=error)) from error
+        raise Misconfigured.of("store.marker_unreadable", url=url, marker=MARKER, error=error) from error
     if (version, formats) != (_MARKER_VERSION, FORMATS):
-        raise OtherBuild(
-            Message(
-                "store.marker_of_other_version",
-                url=url,
-                marker=MARKER,
-                version=version,
-                formats=formats,
-                marker_version=_MARKER_VERSION,
-                read=FORMATS,
-            )
+        raise OtherBuild.of(
+            "store.marker_of_other_version",
+            url=url,
+            marker=MARKER,
+            version=version,
+            formats=formats,
+            marker_version=_MARKER_VERSION,
+            read=FORMATS,
         )
     return StoreId(str(found))

@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.store.files import Files, FreeSpace
 from weir.store.worker_threads import in_time
 
@@ -34,7 +34,7 @@ def time_limit(storage_options: Mapping[str, Any], default: float = SECONDS) -> 
     """Return the time limit of an operation in seconds. Raises Misconfigured unless it is in (0, a day]."""
     given = storage_options.get(OPTION, default)
     if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given <= _DAY:
-        raise Misconfigured(Message("store.time_limit_wrong", option=OPTION, given=given, day=_DAY))
+        raise Misconfigured.of("store.time_limit_wrong", option=OPTION, given=given, day=_DAY)
     return float(given)
 
 

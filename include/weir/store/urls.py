@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 
 _SPELLINGS: Final = {
     "s3": "s3",
@@ -43,17 +43,17 @@ def canonical(url: str, storage_options: Mapping[str, Any]) -> str:
     scheme, separator, rest = url.partition("://")
     place, _, path = rest.rstrip("/").partition("/")
     if ":" in place.rpartition("@")[0]:
-        raise Misconfigured(Message("store.password_in_url", scheme=scheme))
+        raise Misconfigured.of("store.password_in_url", scheme=scheme)
     known = _SPELLINGS.get(scheme.lower())
     if not separator or known is None:
         raise _unknown(url, scheme)
     if not place:
-        raise Misconfigured(Message("store.no_bucket", url=url, scheme=scheme))
+        raise Misconfigured.of("store.no_bucket", url=url, scheme=scheme)
     unusable = sorted(_GLOB & set(path))
     if unusable:
-        raise Misconfigured(Message("store.path_is_a_pattern", url=url, unusable="".join(unusable)))
+        raise Misconfigured.of("store.path_is_a_pattern", url=url, unusable="".join(unusable))
     if any(part in {"", ".", ".."} for part in path.split("/") if path):
-        raise Misconfigured(Message("store.path_not_plain", url=url))
+        raise Misconfigured.of("store.path_not_plain", url=url)
     if scheme.lower() == "webhdfs":
         place = f"{place.partition(':')[0]}:{_RPC_PORT}"
     if known == "abfss":
@@ -78,9 +78,9 @@ def _azure_place(url: str, place: str, storage_options: Mapping[str, Any]) -> st
     container, _, host = place.partition("@")
     account = host.partition(".")[0] or storage_options.get("account_name")
     if not account:
-        raise Misconfigured(Message("store.no_storage_account", url=url, container=container, azure_host=_AZURE_HOST))
+        raise Misconfigured.of("store.no_storage_account", url=url, container=container, azure_host=_AZURE_HOST)
     return f"{container}@{account}{_AZURE_HOST}"
 
 
 def _unknown(url: str, scheme: str) -> Misconfigured:
-    return Misconfigured(Message("store.file_system_unknown", url=url, scheme=scheme, azure_host=_AZURE_HOST))
+    return Misconfigured.of("store.file_system_unknown", url=url, scheme=scheme, azure_host=_AZURE_HOST)

@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from weir.dataflow.key_types import canonical_type
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 
 SEED = 42
 _MASK = 0xFFFFFFFF
@@ -79,13 +79,13 @@ def _hash_date(value: date, seed: int) -> int:
 
 def _hash_timestamp(value: datetime, seed: int) -> int:
     if value.tzinfo is None:
-        raise Misconfigured(Message("topology.timestamp_without_zone", value=value))
+        raise Misconfigured.of("topology.timestamp_without_zone", value=value)
     return _hash_long((value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1), seed)
 
 
 def _hash_timestamp_ntz(value: datetime, seed: int) -> int:
     if value.tzinfo is not None:
-        raise Misconfigured(Message("topology.timestamp_with_zone", value=value))
+        raise Misconfigured.of("topology.timestamp_with_zone", value=value)
     return _hash_timestamp(value.replace(tzinfo=UTC), seed)
 
 

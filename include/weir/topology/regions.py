@@ -16,7 +16,7 @@ from weir.dataflow.dataflow import Dataflow
 from weir.dataflow.graph import group_reads, pipelined_groups, topological_order
 from weir.dataflow.stage import Exchange, ExchangeKind, Stage, StageKind
 from weir.dataflow.state import StateKind
-from weir.errors import Internal, Message
+from weir.errors import Internal
 from weir.topology.key_groups import key_group_range
 from weir.topology.layouts import WrittenLayouts, chosen_of_json, declared_layout, declared_layouts, pinned_json, taken
 from weir.topology.partitions import InputPartitions, Layout, LogicalRegion, PartitionId, PreviousInput, RegionId
@@ -86,9 +86,7 @@ class Topology:
     def region(self, name: str) -> LogicalRegion:
         """Return the logical region of that name."""
         if name not in self._regions:
-            raise Internal(
-                Message("topology.region_unknown", dataflow=self.dataflow.name, name=name, regions=self._regions)
-            )
+            raise Internal.of("topology.region_unknown", dataflow=self.dataflow.name, name=name, regions=self._regions)
         return self._regions[name]
 
     def knows(self, region: RegionId) -> bool:
@@ -103,8 +101,8 @@ class Topology:
     def logical_region_of(self, stage: str) -> LogicalRegion:
         """Return the logical region that a stage belongs to."""
         if stage not in self._region_of:
-            raise Internal(
-                Message("dataflow.stage_unknown", name=self.dataflow.name, stage=stage, known=", ".join(self._stages))
+            raise Internal.of(
+                "dataflow.stage_unknown", name=self.dataflow.name, stage=stage, known=", ".join(self._stages)
             )
         return self._region_of[stage]
 
@@ -158,9 +156,7 @@ class Topology:
         """Return the layout of that id, if any stage of this topology is written in it."""
         if layout_id not in self._layout_by_id:
             known = ", ".join(self._layout_by_id)
-            raise Internal(
-                Message("topology.layout_unknown", dataflow=self.dataflow.name, layout_id=layout_id, known=known)
-            )
+            raise Internal.of("topology.layout_unknown", dataflow=self.dataflow.name, layout_id=layout_id, known=known)
         return self._layout_by_id[layout_id]
 
     def layouts_of(self, stage: str) -> tuple[Layout, ...]:
@@ -192,10 +188,8 @@ class Topology:
     def partitions_of(self, stage: str, layout_id: str) -> tuple[PartitionId, ...]:
         """Return the partitions of a stage in one layout, by subtask."""
         if (stage, layout_id) not in self._partitions:
-            raise Internal(
-                Message(
-                    "topology.layout_of_stage_unknown", dataflow=self.dataflow.name, stage=stage, layout_id=layout_id
-                )
+            raise Internal.of(
+                "topology.layout_of_stage_unknown", dataflow=self.dataflow.name, stage=stage, layout_id=layout_id
             )
         return self._partitions[stage, layout_id]
 
@@ -318,13 +312,11 @@ class Topology:
         if self.knows(region):
             return
         logical = self.region(region.name)
-        raise Internal(
-            Message(
-                "topology.region_without_subtask",
-                region=region,
-                logical=logical.name,
-                parallelism=logical.parallelism - 1,
-            )
+        raise Internal.of(
+            "topology.region_without_subtask",
+            region=region,
+            logical=logical.name,
+            parallelism=logical.parallelism - 1,
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from weir.dataflow import Dataflow, Stage
 from weir.dataflow.stage import StageKind
 from weir.doctor.problems import Problem, answers_about
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.wording import did_you_mean
 
 
@@ -50,13 +50,13 @@ def declared_in(
     Raises Misconfigured for a file that cannot be imported, and for a name that is none of a stage with a function.
     """
     if not file.is_file():
-        raise Misconfigured(Message("trials.no_dag_file", file=file))
+        raise Misconfigured.of("trials.no_dag_file", file=file)
     flows: list[Dataflow] = []
     others: list[Mapping[str, Any]] = []
     expectations = ""
     for answer in answers_about(["--declare", str(file)], environ):
         if "ended" in answer:
-            raise Misconfigured(Message("trials.import_ended", file=file, answer=answer["ended"]))
+            raise Misconfigured.of("trials.import_ended", file=file, answer=answer["ended"])
         for problem in answer.get("problems", ()):
             raise Misconfigured(str(Problem.from_json(problem)))
         flows += [Dataflow.from_json(each["flow"]) for each in answer.get("dataflows", ())]
@@ -69,15 +69,13 @@ def declared_in(
 
 def _flow(file: Path, flows: list[Dataflow], stage: str, dataflow: str | None) -> Dataflow:
     if not flows:
-        raise Misconfigured(Message("trials.no_dataflow", file=file))
+        raise Misconfigured.of("trials.no_dataflow", file=file)
     known = ", ".join(each.name for each in flows)
     if dataflow is not None and dataflow not in [each.name for each in flows]:
-        raise Misconfigured(Message("trials.dataflow_unknown", file=file, dataflow=dataflow, known=known))
+        raise Misconfigured.of("trials.dataflow_unknown", file=file, dataflow=dataflow, known=known)
     having = [each for each in flows if stage in [one.name for one in each.stages]]
     if len(having) > 1:
-        raise Misconfigured(
-            Message("trials.stage_ambiguous", file=file, stage=stage, dataflows=len(having), known=known)
-        )
+        raise Misconfigured.of("trials.stage_ambiguous", file=file, stage=stage, dataflows=len(having), known=known)
     return having[0] if having else flows[0]
 
 
@@ -85,12 +83,12 @@ def _stage(flow: Dataflow, name: str) -> Stage:
     known = [each.name for each in flow.stages if each.function]
     if name not in [each.name for each in flow.stages]:
         hint = did_you_mean(name, known, f"it has {', '.join(known)}")
-        raise Misconfigured(Message("trials.stage_unknown", flow=flow, name=name, hint=hint))
+        raise Misconfigured.of("trials.stage_unknown", flow=flow, name=name, hint=hint)
     stage = flow.stage(name)
     if stage.application is not None:
-        raise Misconfigured(Message("trials.stage_is_an_application", name=name, function=stage.function))
+        raise Misconfigured.of("trials.stage_is_an_application", name=name, function=stage.function)
     if stage.function:
         return stage
     producer = next(iter(stage.exchanges.values())).stage
     what = "the state of" if stage.kind is StageKind.STATE else "a sink, which publishes the rows of"
-    raise Misconfigured(Message("trials.stage_computes_nothing", name=name, what=what, producer=producer))
+    raise Misconfigured.of("trials.stage_computes_nothing", name=name, what=what, producer=producer)

@@ -70,7 +70,7 @@ def opened_on_run(services: Services, asked: Asked, scratch: Store) -> Iterator[
     with services.ledger.transaction() as session:
         row = run_named(session, flow.name, asked.epoch)
         if row.pinned is None:
-            raise Misconfigured(Message("trials.run_not_begun", row_id=row.id, run_id=row.run_id))
+            raise Misconfigured.of("trials.run_not_begun", row_id=row.id, run_id=row.run_id)
         run = run_by_id(session, row.id)
         topology = _topology(asked, run)
         code = _recorded_code(session, row, topology, stage.name) if asked.as_it_was else None
@@ -95,8 +95,8 @@ def subtasks_of(stage: Stage, wanted: int | None) -> Sequence[int]:
     if wanted is None:
         return range(stage.parallelism)
     if not 0 <= wanted < stage.parallelism:
-        raise Misconfigured(
-            Message("trials.subtask_unknown", stage=stage.name, wanted=wanted, parallelism=stage.parallelism - 1)
+        raise Misconfigured.of(
+            "trials.subtask_unknown", stage=stage.name, wanted=wanted, parallelism=stage.parallelism - 1
         )
     return [wanted]
 
@@ -153,7 +153,7 @@ def _upstream(topology: Topology, first: Sequence[str]) -> set[str]:
 
 def _unfit(run: Run, why: str, error: Misconfigured | None) -> Misconfigured:
     said = "" if error is None else f" ({error})"
-    return Misconfigured(Message("trials.declaration_differs", run_id=run.id, why=why, said=said))
+    return Misconfigured.of("trials.declaration_differs", run_id=run.id, why=why, said=said)
 
 
 # The code
@@ -167,7 +167,7 @@ def _recorded_code(session: Session, row: RunRow, topology: Topology, stage: str
     fingerprint = done[-1].generation.code.archive if done else row.archive
     found = None if fingerprint is None else archive_row(session, row.dataflow, fingerprint)
     if fingerprint is None or found is None or found.deleting_at is not None:
-        raise Misconfigured(Message("trials.code_not_stored", stage=stage, row_id=row.id))
+        raise Misconfigured.of("trials.code_not_stored", stage=stage, row_id=row.id)
     return fingerprint, found.path
 
 
@@ -176,7 +176,7 @@ def _read_archive(services: Services, recorded: tuple[str, str]) -> Archive:
     try:
         return archive_of(services.store.read(path), fingerprint)
     except (NotFound, ValueError) as error:
-        raise Misconfigured(Message("trials.code_damaged", path=path, error=error)) from error
+        raise Misconfigured.of("trials.code_damaged", path=path, error=error) from error
 
 
 # The jobs

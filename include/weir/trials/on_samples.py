@@ -18,7 +18,7 @@ from weir.connections import FROM_ENVIRONMENT
 from weir.dataflow import Dataflow, Stage
 from weir.dataflow.stage import Exchange, ResolveContext, StageKind, spark_conf
 from weir.dataflow.state import State, StateKind
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.formats.manifest import OF_RESULT
 from weir.formats.paths import attempt_record_folder
 from weir.formats.programs import FORMATS, Sample, TrialRequest
@@ -97,7 +97,7 @@ def interval_of(epoch: str | None, until: str | None) -> tuple[datetime, datetim
     start = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) if epoch is None else _time(epoch)
     end = start + timedelta(days=1) if until is None else _time(until)
     if end < start:
-        raise Misconfigured(Message("trials.until_too_early", until=until, start=start))
+        raise Misconfigured.of("trials.until_too_early", until=until, start=start)
     return start, end
 
 
@@ -105,13 +105,13 @@ def _time(text: str) -> datetime:
     try:
         found = datetime.fromisoformat(text.rpartition("@")[2])
     except ValueError:
-        raise Misconfigured(Message("trials.time_malformed", text=text)) from None
+        raise Misconfigured.of("trials.time_malformed", text=text) from None
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
 def _samples(stage: Stage, folder: Path) -> Iterator[Sample]:
     if not folder.is_dir():
-        raise Misconfigured(Message("trials.no_samples", folder=folder))
+        raise Misconfigured.of("trials.no_samples", folder=folder)
     states = {state.name for state in stage.states}
     for argument, exchange in stage.exchanges.items():
         if argument in states:
@@ -121,8 +121,8 @@ def _samples(stage: Stage, folder: Path) -> Iterator[Sample]:
             yield found
         elif not (exchange.is_previous and exchange.schema):
             names = ", ".join(sorted(each.name for each in folder.iterdir())) or "nothing"
-            raise Misconfigured(
-                Message("trials.sample_missing", folder=folder, argument=argument, stage=stage.name, names=names)
+            raise Misconfigured.of(
+                "trials.sample_missing", folder=folder, argument=argument, stage=stage.name, names=names
             )
 
 

@@ -15,7 +15,7 @@ from weir.code.archive import Archive
 from weir.code.version import code_version
 from weir.dataflow import Dataflow
 from weir.dataflow.stage import Stage, StageKind
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.formats.checks import CheckReason, CheckToRun
 from weir.formats.paths import archive_path, result_folder
 from weir.formats.programs import TrialRequest
@@ -110,7 +110,7 @@ class Trimming:
             try:
                 suite = suite_in(self.expectations, gate.suite)
             except Misconfigured as error:
-                raise Misconfigured(Message("trials.checks_unusable", stage=stage, error=error)) from error
+                raise Misconfigured.of("trials.checks_unusable", stage=stage, error=error) from error
             yield CheckToRun(suite, gate.policy, CheckReason.FRESH)
 
 

@@ -27,7 +27,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.environment import opened_services
-from weir.errors import EngineLost, Message, Misconfigured
+from weir.errors import EngineLost, Misconfigured
 from weir.formats.checks import CheckReport
 from weir.formats.programs import TrialAnswer, TrialRequest
 from weir.formats.region_job import OutputReport, RegionReport
@@ -85,9 +85,9 @@ def trial_of(declared: Declared, wanted: Wanted, scratch: Store, services: Servi
     Raises Misconfigured, which says what to do where a stage cannot be tried so, Unreadable and Retryable.
     """
     if wanted.code not in (NEWEST, AS_IT_WAS):
-        raise Misconfigured(Message("trials.code_choice_unknown", code=wanted.code, newest=NEWEST, as_it_was=AS_IT_WAS))
+        raise Misconfigured.of("trials.code_choice_unknown", code=wanted.code, newest=NEWEST, as_it_was=AS_IT_WAS)
     if wanted.code == AS_IT_WAS and wanted.samples is not None:
-        raise Misconfigured(Message("trials.code_without_run"))
+        raise Misconfigured.of("trials.code_without_run")
     with declared.modules_on_path(), ExitStack() as closing:
         if wanted.samples is not None:
             yield _on_samples(declared, wanted, scratch)
@@ -102,7 +102,7 @@ def _services(closing: ExitStack) -> Services:
     try:
         return closing.enter_context(opened_services())
     except Misconfigured as error:
-        raise Misconfigured(Message("trials.no_ledger", error=error)) from error
+        raise Misconfigured.of("trials.no_ledger", error=error) from error
 
 
 def _on_samples(declared: Declared, wanted: Wanted, scratch: Store) -> Trial:
@@ -133,17 +133,17 @@ def _require_run(session: Session, declared: Declared, wanted: Wanted) -> str:
         try:
             return str(run_named(session, declared.flow.name, wanted.epoch).id)
         except Misconfigured as error:
-            raise Misconfigured(Message("trials.run_unknown", error=error)) from error
+            raise Misconfigured.of("trials.run_unknown", error=error) from error
     begun = [row.id for row in runs_of(session, declared.flow.name) if row.pinned is not None]
     if not begun:
-        raise Misconfigured(Message("trials.no_run", flow=declared.flow.name))
+        raise Misconfigured.of("trials.no_run", flow=declared.flow.name)
     return str(begun[-1])
 
 
 @contextmanager
 def _on_run(services: Services, declared: Declared, wanted: Wanted, scratch: Store) -> Iterator[Trial]:
     if wanted.until is not None:
-        raise Misconfigured(Message("trials.interval_of_run"))
+        raise Misconfigured.of("trials.interval_of_run")
     with services.ledger.transaction() as session:
         run = _require_run(session, declared, wanted)
     asked = Asked(
@@ -297,14 +297,12 @@ def run_stage(
     with opened_trial(wanted, scratch_in(folder), services) as trial:
         answer, _ = computed(trial.request, folder, os.environ)
     if answer.error:
-        raise Misconfigured(
-            Message(
-                "trials.stage_failed",
-                stage=stage,
-                run=trial.run or trial.dataflow,
-                error=answer.error,
-                traceback=answer.traceback,
-            )
+        raise Misconfigured.of(
+            "trials.stage_failed",
+            stage=stage,
+            run=trial.run or trial.dataflow,
+            error=answer.error,
+            traceback=answer.traceback,
         )
     return TriedStage(trial, answer.reports)
 
@@ -331,7 +329,7 @@ def computed(request: TrialRequest, folder: Path, environ: Mapping[str, str]) ->
         )
     if done.returncode:
         said = without_secrets(" ".join(log.read_text(errors="replace").split()))[-500:] or "without a message"
-        raise EngineLost(Message("trials.spark_ended", returncode=done.returncode, said=said))
+        raise EngineLost.of("trials.spark_ended", returncode=done.returncode, said=said)
     found = message_from_json(TrialAnswer, answer.read_text())
     if found.error:
         return found, None

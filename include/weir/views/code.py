@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from weir.code.archive import Archive, archive_of
 from weir.code.generation_rules import agreed
 from weir.coordination.services import Services
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.execution.run_state import CLOSE
 from weir.ledger.database.tables import ArchiveRow, AttemptRow, ResultRow, RunRow, SameCodeRow
 from weir.ledger.names import require_dataflow
@@ -185,7 +185,7 @@ def _read(services: Services, path: str | None, fingerprint: str) -> Archive:
         found: object = "no run needs it, and its file is deleted"
     except (NotFound, ValueError) as error:
         found = error
-    raise Misconfigured(Message("views.archive_unreadable", fingerprint=fingerprint[:16], found=found))
+    raise Misconfigured.of("views.archive_unreadable", fingerprint=fingerprint[:16], found=found)
 
 
 def _diff(name: str, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.execution.late_files import LateFiles
 from weir.execution.run_state import CLOSE, RunState
 from weir.ledger.attempts import Origin
@@ -273,7 +273,7 @@ def run_details(services: Services, question: Question, reach: Reach) -> RunDeta
     with services.ledger.transaction() as session:
         row = session.get(RunRow, planned.run)
         if row is None:
-            raise Misconfigured(Message("views.run_not_begun", standing=planned.standing))
+            raise Misconfigured.of("views.run_not_begun", standing=planned.standing)
         graph = planned_graph(session, planned)
         failovers = failovers_of_run(session, row.id)
         published = published_versions(session, row.id)

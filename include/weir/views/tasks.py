@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from weir.code.generation_rules import short
 from weir.coordination.services import Services
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.execution.late_files import LateFiles
 from weir.execution.run_state import ReadResult
 from weir.ledger.attempts import name_of_try
@@ -196,13 +196,11 @@ def _no_history(run: str, task: str, topology: Topology | None, begun: Iterable[
     for each in () if topology is None else topology.regions:
         if name in (each.name, *each.stages) and each.name in names:
             subtask = task.removeprefix(name).strip("[]")
-            return Misconfigured(
-                Message(
-                    "views.subtask_unknown", each=each.name, run=run, subtask=subtask, parallelism=each.parallelism - 1
-                )
+            return Misconfigured.of(
+                "views.subtask_unknown", each=each.name, run=run, subtask=subtask, parallelism=each.parallelism - 1
             )
     if any(name in (each.name, *each.stages) for each in later):
-        return HasNotBegun(Message("views.task_not_begun", task=task, run=run))
+        return HasNotBegun.of("views.task_not_begun", task=task, run=run)
     known = sorted({*names, *(each.name for each in later)})
     return unknown_task(run, task, name, known)
 
@@ -328,7 +326,7 @@ def task_details(services: Services, run: str, task: str, reach: Reach) -> TaskD
         if standing is None or (name and not isinstance(error, HasNotBegun)):
             raise
         detail = error if name else f"no task of run {run} has begun"
-        raise HasNotBegun(Message("views.nothing_to_explain", detail=detail, standing=standing)) from error
+        raise HasNotBegun.of("views.nothing_to_explain", detail=detail, standing=standing) from error
     regions = [each.region for each in history]
     plan, acts = plan_of_clear(services, name, regions) if is_pinned else (None, None)
     return TaskDetails(tasks=tasks, standing=standing, if_cleared=plan, acts=acts)

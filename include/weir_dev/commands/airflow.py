@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from weir.cli.airflow_program import become_airflow
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir_dev.commands.doctor import is_a_deployment
 from weir_dev.commands.stack import stack_of_project
 from weir_dev.stack.airflow_environment import component_environment
@@ -28,5 +28,5 @@ def environment_of_airflow(environ: Mapping[str, str]) -> dict[str, str]:
         return dict(environ)
     stack = stack_of_project()
     if not stack.is_running():
-        raise Misconfigured(Message("dev.stack_not_running"))
+        raise Misconfigured.of("dev.stack_not_running")
     return component_environment(stack.request, stack.state.ports, stack.credentials, environ)

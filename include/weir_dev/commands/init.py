@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.local_stack import PROJECT_VARIABLE
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def init(folder: Annotated[Path, typer.Argument(help="A folder that does not exi
 def make_project(folder: Path) -> None:
     """Write the files of a new project. Raises Misconfigured if the folder has any file."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise Misconfigured(Message("dev.folder_not_empty", folder=folder))
+        raise Misconfigured.of("dev.folder_not_empty", folder=folder)
     shutil.copytree(_SOURCE, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / ".gitignore").write_text(".weir/\nout/*\n!out/.gitkeep\n__pycache__/\n")
     (folder / "out").mkdir()

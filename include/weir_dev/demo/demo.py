@@ -15,7 +15,7 @@ from rich.console import Console
 
 from weir.cli.progress import Progress
 from weir.coordination.services import Services
-from weir.errors import Message, Misconfigured, Retryable
+from weir.errors import Misconfigured, Retryable
 from weir.ledger.ledger import Ledger
 from weir.store.store import Store
 from weir_dev.airflow_api import AirflowApi, DagRun, TaskInstance
@@ -151,7 +151,7 @@ class _Story:
     def _has_dag(self) -> bool | None:
         errors = self._api.import_errors()
         if errors:
-            raise Misconfigured(Message("dev.dag_import_failed", errors=errors[0]))
+            raise Misconfigured.of("dev.dag_import_failed", errors=errors[0])
         self._progress.say("Airflow is reading the DAG files")
         return self._api.has_dag(DAG) or None
 
@@ -191,9 +191,7 @@ class _Story:
         """Delete the files of a result from the store, and return their number."""
         files = list(self._services.store.list(lost.folder))
         if not files:
-            raise Misconfigured(
-                Message("dev.nothing_to_delete", lost=lost.name, damaged_day=DAMAGED_DAY, folder=lost.folder)
-            )
+            raise Misconfigured.of("dev.nothing_to_delete", lost=lost.name, damaged_day=DAMAGED_DAY, folder=lost.folder)
         self._services.store.delete_folder(lost.folder)
         return len(files)
 
@@ -206,8 +204,8 @@ class _Story:
         note = "the demo clears one consumer"
         cleared = self._api.clear(DAG, before.run.run_id, CONSUMER, CONSUMER_SUBTASK, note)
         if [str(one) for one in cleared] != [f"{CONSUMER}[{CONSUMER_SUBTASK}]"]:
-            raise Misconfigured(
-                Message("dev.not_cleared", consumer=CONSUMER, consumer_subtask=CONSUMER_SUBTASK, cleared=cleared)
+            raise Misconfigured.of(
+                "dev.not_cleared", consumer=CONSUMER, consumer_subtask=CONSUMER_SUBTASK, cleared=cleared
             )
         return True
 
@@ -255,14 +253,12 @@ class _Story:
     def _refuse_failures(self, instances: list[TaskInstance]) -> None:
         failed = [one for one in instances if one.state in {"failed", "upstream_failed"}]
         if failed:
-            raise Misconfigured(
-                Message(
-                    "dev.task_failed",
-                    failed=failed[0],
-                    run_id=failed[0].run_id,
-                    state=failed[0].state,
-                    task_logs=self._stack.task_logs,
-                )
+            raise Misconfigured.of(
+                "dev.task_failed",
+                failed=failed[0],
+                run_id=failed[0].run_id,
+                state=failed[0].state,
+                task_logs=self._stack.task_logs,
             )
 
     def _await(self, what: str, ask: Callable[[], _T | None]) -> _T:
@@ -281,7 +277,7 @@ class _Story:
             if found is not None:
                 return found
             time.sleep(POLL_SECONDS)
-        raise Retryable(Message("dev.waited_too_long", patience_seconds=PATIENCE_SECONDS / 60, what=what, last=last))
+        raise Retryable.of("dev.waited_too_long", patience_seconds=PATIENCE_SECONDS / 60, what=what, last=last)
 
 
 def _is_consumer(one: TaskInstance, before: _Before) -> bool:

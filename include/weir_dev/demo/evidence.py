@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.ledger.attempts import newest_attempts
 from weir.ledger.clears import open_clears
 from weir.ledger.runs import epoch_of, run_by_id, runs_of
@@ -155,7 +155,7 @@ def first_difference(found: Sequence[Row], expected: Sequence[Row]) -> str | Non
 def _pointer(store: Store, dataflow: str, sink: str, day: date) -> Pointer:
     pointer = published(store, dataflow, sink, epoch_key(day))
     if pointer is None:
-        raise Misconfigured(Message("dev.nothing_published", sink=sink, dataflow=dataflow, day=day))
+        raise Misconfigured.of("dev.nothing_published", sink=sink, dataflow=dataflow, day=day)
     return pointer
 
 
@@ -163,7 +163,7 @@ def _run_id(session: Session, dataflow: str, day: date) -> str:
     for row in runs_of(session, dataflow):
         if row.epoch == epoch_key(day):
             return row.id
-    raise Misconfigured(Message("dev.no_run", dataflow=dataflow, day=day))
+    raise Misconfigured.of("dev.no_run", dataflow=dataflow, day=day)
 
 
 def _reason(step: dict[str, Any] | None, later: list[str]) -> str:

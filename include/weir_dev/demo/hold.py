@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weir.coordination.read_leases import leased_reading, reader
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.integrity.verification_queries import results_by_number
 from weir.integrity.verify import VerifyOutcome, verify_results
@@ -90,7 +90,7 @@ def partition_to_lose(held: HeldDay, verified: Sequence[VerifiedResult], name: s
     if unread:
         problems.append(f"{len(unread)} results were not verified")
     if problems:
-        raise Misconfigured(Message("dev.results_not_whole", day=held.day, problems=problems))
+        raise Misconfigured.of("dev.results_not_whole", day=held.day, problems=problems)
     for result in _current(held):
         consumers = held.state.topology.consumers(result.partition)
         is_named = f"{result.partition.stage}[{result.partition.subtask}]" == name
@@ -104,9 +104,7 @@ def partition_to_lose(held: HeldDay, verified: Sequence[VerifiedResult], name: s
                 consumers=tuple(str(region) for region in consumers),
                 held_results=len(held.held),
             )
-    raise Misconfigured(
-        Message("dev.result_unknown", name=name, reader=reader, day=held.day, epoch_key=epoch_key(held.day))
-    )
+    raise Misconfigured.of("dev.result_unknown", name=name, reader=reader, day=held.day, epoch_key=epoch_key(held.day))
 
 
 def _current(held: HeldDay) -> list[CurrentResult]:

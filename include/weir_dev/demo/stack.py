@@ -10,7 +10,7 @@ import shutil
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Final
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir_dev.project import checkout, state_folder
 from weir_dev.stack.stack import Stack
 from weir_dev.stack.state import StackRequest
@@ -62,7 +62,7 @@ def new_stack(on_change: Callable[[StackState], None], database: Database) -> St
     )
     stack = Stack(request, on_change)
     if stack.is_running():
-        raise Misconfigured(Message("dev.another_demo_runs", stack_url=stack.url))
+        raise Misconfigured.of("dev.another_demo_runs", stack_url=stack.url)
     stack.stop()  # what a demo that was killed has left
     shutil.rmtree(folder, ignore_errors=True)
     # Only the demo's DAG: without Weir's upkeep and the other examples, which would take a third of a small machine.

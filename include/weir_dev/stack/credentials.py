@@ -12,7 +12,7 @@ import secrets
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir_dev.files import write_atomically
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def load_or_create(folder: Path) -> Credentials:
         found = json.loads(path.read_text())
         return Credentials(**{field.name: str(found[field.name]) for field in fields(Credentials)})
     except (ValueError, KeyError, TypeError) as error:
-        raise Misconfigured(Message("dev.secrets_unreadable", path=path, error=error)) from error
+        raise Misconfigured.of("dev.secrets_unreadable", path=path, error=error) from error
 
 
 def _write(path: Path, credentials: Credentials) -> None:

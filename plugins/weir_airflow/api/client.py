@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from weir.coordination.airflow_client import AirflowClient
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -25,7 +25,7 @@ def base_urls_of(connection: Connection) -> list[str]:
     """
     hosts = [host.strip() for host in (connection.host or "").split(",")]
     if not all(hosts):
-        raise Misconfigured(Message("api.connection_without_host"))
+        raise Misconfigured.of("api.connection_without_host")
     return [_base_url(connection, host) for host in hosts]
 
 

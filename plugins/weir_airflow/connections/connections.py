@@ -20,7 +20,7 @@ from airflow.sdk.exceptions import (
 from airflow.sdk.log import mask_secret
 
 from weir import connections, secrecy
-from weir.errors import Message, Misconfigured, Retryable
+from weir.errors import Misconfigured, Retryable
 from weir.secrecy import secrets_of_account
 from weir.secret_forms import literal_forms
 from weir.settings import LEDGER_CONNECTION, STORE_CONNECTION, Settings, StoreConnection, read_settings
@@ -113,11 +113,11 @@ def user_variable(key: str) -> str:
     try:
         found: object = Variable.get(key)
     except AirflowSecretsBackendAccessDenied as error:
-        raise Misconfigured(Message("connections.variable_refused", key=key, error=error)) from error
+        raise Misconfigured.of("connections.variable_refused", key=key, error=error) from error
     except AirflowRuntimeError as error:
         if error.error.error is ErrorType.VARIABLE_NOT_FOUND:
             _make_sure_that_airflow_answered("variable", key)
-            raise Misconfigured(Message("connections.variable_unknown", key=key, type=key.upper())) from error
+            raise Misconfigured.of("connections.variable_unknown", key=key, type=key.upper()) from error
         raise _no_answer("variable", key, error) from error
     hide_everywhere(connections.secrets_of_variable(key, str(found)))
     return str(found)
@@ -126,7 +126,7 @@ def user_variable(key: str) -> str:
 def _connection(conn_id: str, advice: str) -> Connection:
     found = _look_up(conn_id)
     if found is None:
-        raise Misconfigured(Message("connections.connection_unknown", conn_id=conn_id, advice=advice))
+        raise Misconfigured.of("connections.connection_unknown", conn_id=conn_id, advice=advice)
     hide_everywhere(connections.secrets_of(_as_weir_has_it(found)))
     return found
 
@@ -152,7 +152,7 @@ def _look_up(conn_id: str) -> Connection | None:
         _make_sure_that_airflow_answered("connection", conn_id)
         return None
     except AirflowSecretsBackendAccessDenied as error:
-        raise Misconfigured(Message("connections.connection_refused", conn_id=conn_id, error=error)) from error
+        raise Misconfigured.of("connections.connection_refused", conn_id=conn_id, error=error) from error
     except AirflowRuntimeError as error:
         raise _no_answer("connection", conn_id, error) from error
     return connection
@@ -176,7 +176,7 @@ def _make_sure_that_airflow_answered(what: str, name: str) -> None:
 
 
 def _no_answer(what: str, name: str, found: object) -> Retryable:
-    return Retryable(Message("connections.airflow_silent", what=what, name=name, found=found))
+    return Retryable.of("connections.airflow_silent", what=what, name=name, found=found)
 
 
 _EXAMPLE = '\'{"conn_type": "postgres", "host": "db", "login": "weir", "password": "...", "schema": "weir"}\''
@@ -192,19 +192,17 @@ def ledger_url(connection: Connection) -> str:
 
     where = f"the Airflow connection {connection.conn_id}"
     if connection.conn_type != "postgres":
-        raise Misconfigured(
-            Message(
-                "connections.ledger_connection_of_other_type",
-                where=where,
-                conn_type=connection.conn_type,
-                type=connection.conn_id.upper(),
-                example=_EXAMPLE,
-            )
+        raise Misconfigured.of(
+            "connections.ledger_connection_of_other_type",
+            where=where,
+            conn_type=connection.conn_type,
+            type=connection.conn_id.upper(),
+            example=_EXAMPLE,
         )
     if not connection.host or not connection.schema:
         missing = "host" if not connection.host else "schema (the name of the database)"
-        raise Misconfigured(
-            Message("connections.ledger_connection_incomplete", where=where, missing=missing, example=_EXAMPLE)
+        raise Misconfigured.of(
+            "connections.ledger_connection_incomplete", where=where, missing=missing, example=_EXAMPLE
         )
     hosts = [host.strip() for host in connection.host.split(",")]
     default = f":{connection.port}" if connection.port else ""
@@ -228,7 +226,7 @@ def extra_of(connection: Connection) -> dict[str, str]:
     except ValueError:
         extra = None
     if not isinstance(extra, dict) or any(isinstance(value, dict | list) for value in extra.values()):
-        raise Misconfigured(Message("connections.extra_malformed", conn_id=connection.conn_id))
+        raise Misconfigured.of("connections.extra_malformed", conn_id=connection.conn_id)
     return {key: str(value) for key, value in extra.items() if value is not None}
 
 
@@ -345,11 +343,9 @@ def _extra_of(connection: Connection) -> dict[str, Any]:
 
 
 def _refused(connection: Connection, why: str) -> Misconfigured:
-    return Misconfigured(
-        Message(
-            "connections.store_connection_unusable",
-            conn_id=connection.conn_id,
-            why=why,
-            type=connection.conn_id.upper(),
-        )
+    return Misconfigured.of(
+        "connections.store_connection_unusable",
+        conn_id=connection.conn_id,
+        why=why,
+        type=connection.conn_id.upper(),
     )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weir.dataflow import Dataflow, task_settings
 from weir.dataflow.arguments import problem_of, require, shown
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.execution.labels import checked_enrichers
 from weir.restarts.strategy import RestartChoice, RestartStrategy
 
@@ -70,16 +70,16 @@ class TaskRecovery:
             enrichers = checked_enrichers(failure_enrichers)
             return TaskRecovery(_restart(restart, retries, retry_delay, default_args), policy, enrichers)
         except Misconfigured as error:
-            raise Misconfigured(Message("dataflow.columns_wrong", where=where, error=error)) from error
+            raise Misconfigured.of("dataflow.columns_wrong", where=where, error=error) from error
 
 
 def _policy(default_args: Mapping[str, Any], given: RetryPolicy | None) -> RetryPolicy | None:
     for name, advice in _TAKEN.items():
         if default_args.get(name) is not None:
-            raise Misconfigured(Message("dags.default_arg_in_vain", name=name, advice=advice))
+            raise Misconfigured.of("dags.default_arg_in_vain", name=name, advice=advice)
     policy = default_args.get("retry_policy") if given is None else given
     if policy is not None and not callable(getattr(policy, "evaluate", None)):
-        raise Misconfigured(Message("dags.retry_policy_malformed", name=type(policy).__name__))
+        raise Misconfigured.of("dags.retry_policy_malformed", name=type(policy).__name__)
     return policy
 
 
@@ -93,16 +93,16 @@ def _restart(
         raise Misconfigured(problem)
     choice = RestartChoice.from_options(restart) if isinstance(restart, Mapping) else RestartChoice.of(restart)
     if choice.strategy is not None and retries is not None:
-        raise Misconfigured(Message("dags.retries_and_restart"))
+        raise Misconfigured.of("dags.retries_and_restart")
     count = default_args.get("retries") if retries is None else retries
     if retries is None and count is None and delay is not None and choice.strategy is None:
-        raise Misconfigured(Message("dags.retry_delay_in_vain"))
+        raise Misconfigured.of("dags.retry_delay_in_vain")
     if choice.strategy is not None or count is None:
         return choice
     given = default_args.get("retry_delay") if delay is None else delay
     pause = DEFAULT_RETRY_DELAY if given is None else given
     if not isinstance(pause, timedelta | int | float) or isinstance(pause, bool):
-        raise Misconfigured(Message("dags.retry_delay_malformed", pause=shown(pause)))
+        raise Misconfigured.of("dags.retry_delay_malformed", pause=shown(pause))
     pause = pause if isinstance(pause, timedelta) else timedelta(seconds=pause)
     strategy = RestartStrategy.from_retries(_count(count), pause)
     return RestartChoice(strategy, choice.limits.filled_from(strategy.limits))
@@ -111,7 +111,7 @@ def _restart(
 def _count(retries: object) -> int:
     is_whole = isinstance(retries, int) and not isinstance(retries, bool) and retries >= 0
     if not is_whole and not (isinstance(retries, str) and retries.isdecimal()):  # such as an environment variable has
-        raise Misconfigured(Message("dags.retries_malformed", retries=shown(retries)))
+        raise Misconfigured.of("dags.retries_malformed", retries=shown(retries))
     return int(str(retries))
 
 

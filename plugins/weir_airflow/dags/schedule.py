@@ -16,7 +16,7 @@ import pendulum
 from airflow.sdk import CronDataIntervalTimetable, DeltaDataIntervalTimetable
 
 from weir.dataflow.arguments import shown
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.intervals import offset_name
 from weir.wording import did_you_mean
 
@@ -51,7 +51,7 @@ def timetable_of(schedule: Any, start_date: object = None, where: str = "the dat
         return CronDataIntervalTimetable(schedule, timezone=_timezone(start_date))
     if isinstance(schedule, timedelta):
         if schedule < _LEAST:
-            raise Misconfigured(Message("dags.schedule_not_a_time", where=where, schedule=schedule))
+            raise Misconfigured.of("dags.schedule_not_a_time", where=where, schedule=schedule)
         return DeltaDataIntervalTimetable(schedule)
     if schedule is None or (hasattr(schedule, "validate") and has_intervals(schedule, start_date)):
         return schedule
@@ -167,15 +167,13 @@ def require_dates(where: str, start_date: object, end_date: object, *, is_schedu
     for what, given in (("start_date", start_date), ("end_date", end_date)):
         if given is not None and (not isinstance(given, datetime) or given.tzinfo is None):
             has = "has no time zone" if isinstance(given, datetime) else f"is a {type(given).__name__}, not a datetime"
-            raise Misconfigured(
-                Message(
-                    "dags.date_malformed", where=where, what=what, given=shown(given), has=has, written=_written(given)
-                )
+            raise Misconfigured.of(
+                "dags.date_malformed", where=where, what=what, given=shown(given), has=has, written=_written(given)
             )
     if is_scheduled and start_date is None:
-        raise Misconfigured(Message("dags.start_date_missing", where=where, written=_written(_EXAMPLE)))
+        raise Misconfigured.of("dags.start_date_missing", where=where, written=_written(_EXAMPLE))
     if isinstance(start_date, datetime) and isinstance(end_date, datetime) and end_date < start_date:
-        raise Misconfigured(Message("dags.end_date_too_early", where=where, end_date=end_date, start_date=start_date))
+        raise Misconfigured.of("dags.end_date_too_early", where=where, end_date=end_date, start_date=start_date)
 
 
 def inherited_date(what: str, given: object, default_args: Mapping[str, Any]) -> object:
@@ -208,8 +206,8 @@ def _require_cron(where: str, schedule: str) -> None:
         croniter(cron_presets.get(schedule, schedule))
     except (CroniterError, ValueError) as error:
         said = did_you_mean(schedule, cron_presets, f"{str(error).rstrip('.')}.", likeness=0.5)
-        raise Misconfigured(
-            Message("dags.cron_malformed", where=where, schedule=schedule, said=said, cron_presets=cron_presets)
+        raise Misconfigured.of(
+            "dags.cron_malformed", where=where, schedule=schedule, said=said, cron_presets=cron_presets
         ) from error
 
 
@@ -221,7 +219,7 @@ def _timezone(start_date: object) -> Any:
     name = getattr(found, "name", None)
     if isinstance(found, pendulum.FixedTimezone):
         if start_date.tzinfo.utcoffset(None) is None:  # a zone of dateutil: Airflow would keep its offset of this day
-            raise Misconfigured(Message("dags.zone_without_name", start_date=start_date))
+            raise Misconfigured.of("dags.zone_without_name", start_date=start_date)
         return "UTC" if found.offset == 0 else found
     return name or "UTC"
 

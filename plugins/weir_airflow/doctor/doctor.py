@@ -20,7 +20,7 @@ from weir.doctor.examination import Check, Finding, Secrecy, examine
 from weir.doctor.ledger import LedgerExam
 from weir.doctor.store import store_checks
 from weir.doctor.versions import package_findings
-from weir.errors import Message, Misconfigured, Retryable, WeirError
+from weir.errors import Misconfigured, Retryable, WeirError
 from weir.store.store import Store
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def reserve_standard_output() -> IO[str]:
 
 
 def _no_ledger() -> tuple[str, ...]:
-    raise Retryable(Message("doctor.ledger_server_down"))
+    raise Retryable.of("doctor.ledger_server_down")
 
 
 def enable_connections_in_database() -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from weir.connections import as_variable
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.formats.region_job import connections_of
 from weir.settings import STORE_OPTIONS_VARIABLE
 from weir.store.store import opener
@@ -66,15 +66,13 @@ class ClusterSecrets:
             return
         store, path = self._place(job.attempt, job.folder)
         if not store.has_private_files:
-            raise Misconfigured(
-                Message(
-                    "engines.secrets_without_a_way",
-                    region=job.region,
-                    names=sorted(secrets),
-                    conn_id=self._connection.conn_id,
-                    provider=PROVIDER_EXTRA,
-                    staging=STAGING_EXTRA,
-                )
+            raise Misconfigured.of(
+                "engines.secrets_without_a_way",
+                region=job.region,
+                names=sorted(secrets),
+                conn_id=self._connection.conn_id,
+                provider=PROVIDER_EXTRA,
+                staging=STAGING_EXTRA,
             )
         store.create_private(path, json.dumps(secrets).encode())
         try:

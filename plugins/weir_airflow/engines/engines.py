@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import quote
 
 from weir.connections import FROM_ENVIRONMENT
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.extras import needed_for
 from weir.formats.region_job import application_of
 from weir_airflow.engines.spark_submit import SUBMITTED, SubmitEngine, master_of
@@ -98,16 +98,14 @@ def engine_address(connection: Connection) -> str:
     if connection.conn_type in SUBMITTED:
         return f"spark-submit:{master_of(connection)}"
     if connection.conn_type != SPARK_CONNECT:
-        raise Misconfigured(
-            Message(
-                "engines.connection_of_other_type",
-                conn_id=connection.conn_id,
-                conn_type=connection.conn_type,
-                spark_connect=SPARK_CONNECT,
-            )
+        raise Misconfigured.of(
+            "engines.connection_of_other_type",
+            conn_id=connection.conn_id,
+            conn_type=connection.conn_type,
+            spark_connect=SPARK_CONNECT,
         )
     if not connection.host:
-        raise Misconfigured(Message("engines.connect_host_missing", conn_id=connection.conn_id))
+        raise Misconfigured.of("engines.connect_host_missing", conn_id=connection.conn_id)
     host = connection.host.removeprefix(_CONNECT_SCHEME).rstrip("/")
     return f"{_CONNECT_SCHEME}{host}:{connection.port}" if connection.port else f"{_CONNECT_SCHEME}{host}"
 
@@ -122,13 +120,11 @@ class _ConnectServer:
     def run(self, job: SparkJob, session_id: str, on_progress: Callable[[str], None]) -> None:
         stage = application_of(job)
         if stage is not None:
-            raise Misconfigured(
-                Message(
-                    "engines.application_on_connect",
-                    stage=stage.name,
-                    function=stage.function,
-                    partition=self.url.partition("/;")[0],
-                )
+            raise Misconfigured.of(
+                "engines.application_on_connect",
+                stage=stage.name,
+                function=stage.function,
+                partition=self.url.partition("/;")[0],
             )
         self._engine.run(job, session_id, on_progress)
 

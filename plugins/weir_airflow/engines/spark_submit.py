@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from weir.connections import FROM_ENVIRONMENT, answering, as_variable
-from weir.errors import Fenced, Message, Misconfigured, WeirError
+from weir.errors import Fenced, Misconfigured, WeirError
 from weir.extras import needed_for
 from weir.formats.codec import from_json
 from weir.formats.region_failure import RegionFailure, error_of
@@ -127,15 +127,13 @@ class SubmitEngine:
         One after the other: two at once would wait for each other in a cluster that has no room for both.
         """
         if deploy_mode_of(self._connection) == CLUSTER:
-            raise Misconfigured(
-                Message(
-                    "engines.application_in_cluster",
-                    stage=stage.name,
-                    function=stage.function,
-                    client=CLIENT,
-                    conn_id=self._connection.conn_id,
-                    cluster=CLUSTER,
-                )
+            raise Misconfigured.of(
+                "engines.application_in_cluster",
+                stage=stage.name,
+                function=stage.function,
+                client=CLIENT,
+                conn_id=self._connection.conn_id,
+                cluster=CLUSTER,
             )
         preparing = self._driver(job, bundle, scratch, on_progress, "--inputs")
         if preparing.exit_code != 0:
@@ -306,7 +304,7 @@ class SubmitEngine:
 
     def _raise_if_stopped(self, job: SparkJob) -> None:
         if self._is_stopped.is_set():
-            raise Fenced(Message("engines.stopped", region=job.region, attempt=job.attempt))
+            raise Fenced.of("engines.stopped", region=job.region, attempt=job.attempt)
 
 
 def master_of(connection: Connection) -> str:
@@ -316,19 +314,17 @@ def master_of(connection: Connection) -> str:
     """
     host = connection.host or ""
     if not host:
-        raise Misconfigured(Message("engines.master_missing", conn_id=connection.conn_id))
+        raise Misconfigured.of("engines.master_missing", conn_id=connection.conn_id)
     is_whole = connection.conn_type == "spark" and ("://" in host or not connection.port)
     master = host if is_whole else f"{connection.conn_type}://{host}"
     master = f"{master}:{connection.port}" if connection.port else master
     if deploy_mode_of(connection) == CLUSTER and master.startswith(("spark://", "local")):
-        raise Misconfigured(
-            Message(
-                "engines.master_unfit_for_cluster",
-                conn_id=connection.conn_id,
-                cluster=CLUSTER,
-                master=master,
-                client=CLIENT,
-            )
+        raise Misconfigured.of(
+            "engines.master_unfit_for_cluster",
+            conn_id=connection.conn_id,
+            cluster=CLUSTER,
+            master=master,
+            client=CLIENT,
         )
     return master
 
@@ -337,10 +333,8 @@ def deploy_mode_of(connection: Connection) -> str:
     """Return the connection's extra `deploy-mode`, by default `client`. Raises Misconfigured for an unknown one."""
     found = connection.extra_dejson.get("deploy-mode") or CLIENT
     if found not in {CLIENT, CLUSTER}:
-        raise Misconfigured(
-            Message(
-                "engines.deploy_mode_unknown", conn_id=connection.conn_id, found=found, client=CLIENT, cluster=CLUSTER
-            )
+        raise Misconfigured.of(
+            "engines.deploy_mode_unknown", conn_id=connection.conn_id, found=found, client=CLIENT, cluster=CLUSTER
         )
     return str(found)
 

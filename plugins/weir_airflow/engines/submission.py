@@ -78,9 +78,7 @@ class Submission:
         try:
             self._hook = _Hook(connection, self._heard, deploy_mode=deploy_mode, **arguments)
         except (RuntimeError, ValueError) as error:
-            raise Misconfigured(
-                Message("engines.connection_unusable", conn_id=connection.conn_id, error=error)
-            ) from error
+            raise Misconfigured.of("engines.connection_unusable", conn_id=connection.conn_id, error=error) from error
 
     def run(self, program: str, environment: dict[str, str], folder: str) -> None:
         """Call spark-submit in `folder` and wait for its end, however it ends; its output goes to the task's log.
@@ -91,7 +89,7 @@ class Submission:
             # Not `env_vars`, which the hook puts on the command line for YARN and Kubernetes.
             self._hook.submit(program, env=environment, cwd=folder)
         except FileNotFoundError as error:
-            raise Misconfigured(Message("engines.program_missing", filename=error.filename)) from error
+            raise Misconfigured.of("engines.program_missing", filename=error.filename) from error
         except AirflowException as error:
             self._hook.kept.append(first_line(error))
         finally:
@@ -120,12 +118,12 @@ class Submission:
         if kind is not None:
             return kind(f"region {region}: its driver could not write what had failed. {output}")
         if code in _KILLED or self.application.was_killed:
-            return EngineLost(Message("engines.driver_killed", region=region, code=code, output=output))
+            return EngineLost.of("engines.driver_killed", region=region, code=code, output=output)
         found = next((text for text in _UNREACHABLE if text in tail), None)
         if found is not None:
-            return EngineLost(Message("engines.cluster_lost", region=region, found=found, output=output))
+            return EngineLost.of("engines.cluster_lost", region=region, found=found, output=output)
         if "ModuleNotFoundError" in tail:
-            return Misconfigured(Message("engines.package_missing", region=region, output=output))
+            return Misconfigured.of("engines.package_missing", region=region, output=output)
         return SubmissionFailed(
             f"region {region}: spark-submit ended with exit code {code}, and the driver has written neither "
             f"report.json nor failure.json into the attempt's folder. {output}"
@@ -136,7 +134,7 @@ class Submission:
         # Not by its output: that of an application is its own, and says anything.
         code, output = self.exit_code, f"Its last output:\n{self.tail}"
         if code in _KILLED:
-            return EngineLost(Message("engines.application_killed", owner=owner, code=code, output=output))
+            return EngineLost.of("engines.application_killed", owner=owner, code=code, output=output)
         return ApplicationFailed(Message("engines.application_failed", owner=owner, code=code, output=output))
 
 
@@ -177,10 +175,10 @@ def write_application(job: SparkJob, stage: StageToRun, store: Store, scratch: s
     """Write the application of a stage from the archive of its job's code; return the path. Raises Misconfigured."""
     code = job.code if isinstance(job, RegionJob) else None
     if code is None:
-        raise Internal(Message("engines.application_without_code", region=job.region))
+        raise Internal.of("engines.application_without_code", region=job.region)
     content = read_archive(code, store).files.get(name_in_archive(stage.function))
     if content is None:
-        raise Misconfigured(Message("engines.application_file_missing", stage=stage.name, function=stage.function))
+        raise Misconfigured.of("engines.application_file_missing", stage=stage.name, function=stage.function)
     # In a folder of its own: Python looks for modules beside a program first.
     path = Path(scratch, "application", PurePosixPath(stage.function).name)
     path.parent.mkdir()
@@ -191,7 +189,7 @@ def write_application(job: SparkJob, stage: StageToRun, store: Store, scratch: s
 def arguments_of(job: SparkJob, stage: StageToRun, store: Store) -> list[str]:
     """Return the arguments of an application with their values. Raises Misconfigured."""
     if stage.application is None or not isinstance(job, RegionJob):
-        raise Internal(Message("engines.not_an_application", stage=stage.name))
+        raise Internal.of("engines.not_an_application", stage=stage.name)
     staging = staging_of(job, stage)
     values: dict[str, Any] = {
         "output": store.spark_url(staged_output(staging)),

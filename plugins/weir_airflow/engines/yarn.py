@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING, Final
 
-from weir.errors import Message, Retryable
+from weir.errors import Retryable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -124,11 +124,11 @@ def _run(program: str, environment: Mapping[str, str], *command: str) -> subproc
             [program, *command], env=dict(environment), capture_output=True, text=True, timeout=_SECONDS, check=False
         )
     except (subprocess.TimeoutExpired, OSError) as error:
-        raise Retryable(Message("engines.yarn_did_not_answer", error=error)) from error
+        raise Retryable.of("engines.yarn_did_not_answer", error=error) from error
 
 
 def _told(run: subprocess.CompletedProcess[str]) -> str:
     if run.returncode != 0:
         told = " ".join((run.stdout + run.stderr).split())[-300:]
-        raise Retryable(Message("engines.yarn_did_not_answer", error=told))
+        raise Retryable.of("engines.yarn_did_not_answer", error=told)
     return run.stdout

@@ -135,7 +135,7 @@ def _record(asked: requests.Request, user: str) -> None:
         if any(state not in State.finished_dr_states for _, state in rows):
             return
         if (session.scalar(of_user) or 0) >= MOST_OPEN:
-            raise Conflict(Message("requests.too_many_open", user=user, most=MOST_OPEN))
+            raise Conflict.of("requests.too_many_open", user=user, most=MOST_OPEN)
         # Not by how many there are: old runs are deleted.
         ends = [run_id.removeprefix(asked.key) for run_id, _ in rows]
         run_id = f"{asked.key}{max((int(end) for end in ends if end.isdecimal()), default=0) + 1}"

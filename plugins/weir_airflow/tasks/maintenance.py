@@ -41,7 +41,7 @@ def create_savepoint(
     """Create a savepoint, unless one was made for the same key. Raises Misconfigured or Retryable."""
     number = str(checkpoint or "")
     if number and not number.isdecimal():
-        raise Misconfigured(Message("tasks.checkpoint_malformed", checkpoint=checkpoint))
+        raise Misconfigured.of("tasks.checkpoint_malformed", checkpoint=checkpoint)
     wanted = SavepointRequest(dataflow, int(number) if number else None, to or None, name or None, key)
     with TaskContext.open() as task_context:
         made = create(task_context.services, wanted)

@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleExcept
 
 from weir.attempts.steps import HEARTBEAT_SECONDS, repeated
 from weir.attempts.waiting import WaitingAttempts
-from weir.errors import Internal, Message, Misconfigured, Retryable, WeirError
+from weir.errors import Internal, Misconfigured, Retryable, WeirError
 from weir.settling import Settling
 from weir_airflow.engines.engines import engine_address, engine_at, engine_for, is_of_kind, prepare_imports
 
@@ -148,7 +148,7 @@ class SparkEngine:
     def run(self, job: SparkJob, session_id: str, log: Log) -> None:
         """Compute the job. Raises as the engine does."""
         if self._engine is None:
-            raise Internal(Message("tasks.engine_not_connected", attempt=job.attempt))
+            raise Internal.of("tasks.engine_not_connected", attempt=job.attempt)
         self._engine.run(job, session_id, log)
 
     def stop(self) -> None:

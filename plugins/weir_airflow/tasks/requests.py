@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from weir.errors import Message, Misconfigured, WeirError
+from weir.errors import Misconfigured, WeirError
 from weir.recovery.run_plans import reaching
 from weir.requests.request import LATELY, REQUESTS, Request
 from weir.requests.verbs import plan_request, refusal, require_same, verb_of
@@ -46,11 +46,11 @@ def _carried_out(context: Context, log: Log) -> str:
     request, user = Request.of(dag_run.conf or {}), dag_run.triggering_user_name or ""
     verb_of(request)
     if context["ti"].try_number > 1:
-        raise Misconfigured(Message("tasks.request_tried_again"))
+        raise Misconfigured.of("tasks.request_tried_again")
     if not user or dag_run.run_type != "manual":
-        raise Misconfigured(Message("tasks.request_of_nobody", run_type=dag_run.run_type))
+        raise Misconfigured.of("tasks.request_of_nobody", run_type=dag_run.run_type)
     if datetime.now(UTC) - dag_run.run_after > LATELY:
-        raise Misconfigured(Message("tasks.request_too_old", made_at=dag_run.run_after, limit=format_duration(LATELY)))
+        raise Misconfigured.of("tasks.request_too_old", made_at=dag_run.run_after, limit=format_duration(LATELY))
     log(f"{user} asks for {request.to_conf()}")
     with TaskContext.open() as task_context:
         _require_rights(task_context, request, user, [request.dag_id])  # before anything is looked at

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException
 
 from weir.attempts.steps import read_report, write_job
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.integrity.restore_test import dataflows_with_checkpoints, run_restore_test
 from weir_airflow.engines.engines import engine_for
 from weir_airflow.tasks.context import TaskContext
@@ -28,7 +28,7 @@ def dataflows_to_check(params: Mapping[str, Any], log: Log) -> list[str]:
     """Return the dataflows that have checkpoints, or only the one that the run's configuration names."""
     name = params.get("dataflow") or None
     if params.get("checkpoint") and name is None:
-        raise Misconfigured(Message("tasks.dataflow_not_named", params=params["checkpoint"]))
+        raise Misconfigured.of("tasks.dataflow_not_named", params=params["checkpoint"])
     with TaskContext.open() as task_context:
         found = list(dataflows_with_checkpoints(task_context.services, name))
     log(

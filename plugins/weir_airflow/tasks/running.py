@@ -17,7 +17,7 @@ from weir.attempts import closing, compacting
 from weir.attempts.attempt import run_attempt
 from weir.code.archive import Archive, pack, top_level
 from weir.coordination.values import BeginRequest, TaskKey
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.ledger.runs import PreviousRun, epoch_of
 from weir.secrecy import without_secrets, without_secrets_in_errors
 from weir.state.compaction import CompactionRequest
@@ -123,7 +123,7 @@ def deployed_code(declared: Declaration) -> Archive:
     try:
         applications = {name: path.read_bytes() for name, path in declared.applications.items()}
     except OSError as error:
-        raise Misconfigured(Message("tasks.application_unreadable", flow=declared.flow, error=error)) from error
+        raise Misconfigured.of("tasks.application_unreadable", flow=declared.flow, error=error) from error
     return pack(top_level(stage.function for stage in declared.flow.stages), declared.sql, applications)
 
 
@@ -143,7 +143,7 @@ def data_interval(context: Context) -> tuple[datetime, datetime]:
     run = context["dag_run"]
     start, end = run.data_interval_start, run.data_interval_end
     if start is None or end is None:
-        raise Misconfigured(Message("tasks.no_interval", run_id=run.run_id, dag_id=run.dag_id))
+        raise Misconfigured.of("tasks.no_interval", run_id=run.run_id, dag_id=run.dag_id)
     return start, end
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from weir.errors import Message, Misconfigured, WeirError, first_line
+from weir.errors import Misconfigured, WeirError, first_line
 from weir.formats.checks import CheckReason, CheckReport, ExpectationResult
 from weir.formats.codec import region_job_from_json, to_json
 from weir.formats.region_job import CheckJob, RegionReport, RestoredToCheck
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _read_job(path: Path) -> CheckJob:
     job = region_job_from_json(path.read_bytes())
     if not isinstance(job, CheckJob):
-        raise Misconfigured(Message("checks.job_of_other_kind", path=path, name=type(job).__name__))
+        raise Misconfigured.of("checks.job_of_other_kind", path=path, name=type(job).__name__)
     return job
 
 

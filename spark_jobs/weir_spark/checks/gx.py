@@ -15,7 +15,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.formats.checks import ExpectationResult
 from weir.formats.expectation_types import registry_problems
 from weir.formats.suite import Expectation, Suite
@@ -41,7 +41,7 @@ def require_known(suites: Iterable[Suite]) -> None:
             try:
                 suite.require_known(registry)
             except Misconfigured as error:
-                raise Misconfigured(Message("checks.suite_unusable", error=error)) from error
+                raise Misconfigured.of("checks.suite_unusable", error=error) from error
 
 
 def validate(rows: DataFrame, expectations: Sequence[Expectation]) -> list[ExpectationResult]:
@@ -80,7 +80,7 @@ def chosen(rows: DataFrame, expectation: Expectation) -> DataFrame:
 def _require_known(expectations: Iterable[Expectation], registry: Any) -> None:
     for each in expectations:  # plain ones, too, that are not of the column's type
         for problem in registry_problems(each.type, each.kwargs, registry):
-            raise Misconfigured(Message("checks.expectation_unusable", problem=problem))
+            raise Misconfigured.of("checks.expectation_unusable", problem=problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def _registry(expectations: Sequence[Expectation]) -> Any:
         from great_expectations.expectations import registry  # noqa: PLC0415  # it takes seconds
     except ImportError as error:
         types = ", ".join(sorted({each.type for each in expectations}))
-        raise Misconfigured(Message("checks.gx_missing", types=types, error=error)) from error
+        raise Misconfigured.of("checks.gx_missing", types=types, error=error) from error
     return registry
 
 

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import ArrayType, MapType, StructType
 
 from weir.dataflow.state_schema import Kind, fields_of_ddl, fields_of_json
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir_spark.files.exact import ExactReading, has_floats, loses_digits
 from weir_spark.files.failures import raising
 from weir_spark.files.names import Names, Unmatched, names_of_kind, unmatched
@@ -321,17 +321,13 @@ def _require_csv(text: DataFrame, lines: Lines, schema: StructType, words: Colum
     )
     _require_encoding(strange_line, lines)
     if blank_line is not None:
-        raise Misconfigured(
-            Message("files.line_blank", blank_line=blank_line["file"], shown=_shown(blank_line["line"]))
-        )
+        raise Misconfigured.of("files.line_blank", blank_line=blank_line["file"], shown=_shown(blank_line["line"]))
     if left_open is not None:
-        raise Misconfigured(
-            Message(
-                "files.quote_not_closed",
-                problem="a quote is never closed" if lines.has_several_lines else "a line ends within quotes",
-                left_open=left_open["file"],
-                shown=_shown(left_open["line"]),
-            )
+        raise Misconfigured.of(
+            "files.quote_not_closed",
+            problem="a quote is never closed" if lines.has_several_lines else "a line ends within quotes",
+            left_open=left_open["file"],
+            shown=_shown(left_open["line"]),
         )
     return bool(has_words)
 
@@ -371,11 +367,9 @@ def _require_encoding(found: Any, lines: Lines) -> None:
         return
     line = bytes(found["line"])
     if line.startswith((_GZIP, _GZIP.decode("latin-1").encode())):
-        raise Misconfigured(Message("files.gzip_without_ending", found=found["file"]))
+        raise Misconfigured.of("files.gzip_without_ending", found=found["file"])
     expected = "UTF-8" if lines.is_utf8 else f"text in the encoding {lines.encoding}"
-    raise Misconfigured(
-        Message("files.bytes_not_of_encoding", expected=expected, found=found["file"], shown=_shown(line))
-    )
+    raise Misconfigured.of("files.bytes_not_of_encoding", expected=expected, found=found["file"], shown=_shown(line))
 
 
 def _shown(line: Any) -> str:
@@ -445,21 +439,19 @@ def _require_json(text: DataFrame, lines: Lines, schema: StructType, words: Colu
     ).collect()[0]
     _require_encoding(strange_line, lines)
     if half_line is not None:
-        raise Misconfigured(
-            Message("files.half_a_character", half_line=half_line["file"], shown=_shown(half_line["line"]))
-        )
+        raise Misconfigured.of("files.half_a_character", half_line=half_line["file"], shown=_shown(half_line["line"]))
     if is_of_lines:
-        raise Misconfigured(Message("files.multiline_in_vain", files=_files(lines)))
+        raise Misconfigured.of("files.multiline_in_vain", files=_files(lines))
     doubled = twice or (maybe if maybe is not None and _has_a_field_twice(maybe["line"]) else None)
     if doubled is not None:
         line = doubled["line"]
         shown = _shown(line.encode()[:_SHOWN] if isinstance(line, str) else line)
-        raise Misconfigured(Message("files.records_in_one_line", doubled=doubled["file"], shown=shown))
+        raise Misconfigured.of("files.records_in_one_line", doubled=doubled["file"], shown=shown)
     for name, kind in zip(doubtful, found, strict=True):
         if kind is not None:
             seen.inside.setdefault(name, Names()).add(_seen(kind))
     if both := sorted(lines.of_folders & seen.inside.keys()):
-        raise Misconfigured(Message("files.field_and_folder", files=_files(lines), both=both[0]))
+        raise Misconfigured.of("files.field_and_folder", files=_files(lines), both=both[0])
     if lines.requires_fields and not lines.option("singleVariantColumn"):
         _require_fields(lines, declared, seen, is_complete=count == 0)
     return bool(has_words)
@@ -533,7 +525,7 @@ def _require_digits(rows: DataFrame, lines: Lines, declared: Kind) -> None:
     """Refuse numbers in texts of which Spark does not have the bytes: it would make 1.1 of 1.10."""
     found = _kind(rows.agg(F.schema_of_variant_agg("parsed")).collect()[0][0])
     if found is None or loses_digits(declared, found):
-        raise Misconfigured(Message("files.digits_would_be_lost", files=_files(lines)))
+        raise Misconfigured.of("files.digits_would_be_lost", files=_files(lines))
 
 
 def _require_fields(lines: Lines, declared: Names, seen: Names, *, is_complete: bool) -> None:

@@ -34,7 +34,7 @@ def write_inputs(job: SparkJob, session: SparkSession, store: Store, log: Log) -
     """Write the inputs of a job's application, where it will read them. Raises Misconfigured, and errors of Spark."""
     stage = application_of(job)
     if stage is None:
-        raise Internal(Message("region.no_application", region=job.region))
+        raise Internal.of("region.no_application", region=job.region)
     configure(session, job.spark_conf)
     for read in stage.inputs:
         folder = staged_input(staging_of(job, stage), read.argument)

@@ -28,7 +28,7 @@ from pyspark.errors import PySparkException, QueryContextType
 from pyspark.sql import SparkSession
 
 from weir.code.archive import Archive
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+), in ', re.MULTILINE)
 
@@ -97,13 +97,11 @@ class Imported:
             file = getattr(module, "__file__", None)
             found = [file] if file else list(getattr(module, "__path__", ()))
             if not all(Path(each).is_relative_to(self.modules) for each in found):
-                raise Misconfigured(
-                    Message(
-                        "region.module_from_elsewhere",
-                        name=name,
-                        found=found,
-                        fingerprint=self.archive.fingerprint[:16],
-                    )
+                raise Misconfigured.of(
+                    "region.module_from_elsewhere",
+                    name=name,
+                    found=found,
+                    fingerprint=self.archive.fingerprint[:16],
                 )
 
 

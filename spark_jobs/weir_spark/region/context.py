@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from weir.connections import Connections, Variables, from_environment, variable_from_environment
 from weir.dataflow.stage import ResolveContext
-from weir.errors import Internal, Message
+from weir.errors import Internal
 from weir.intervals import in_zone
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ __all__ = ["ResolveContext", "StageContext"]
 
 
 def _no_file(name: str, data: bytes) -> str:
-    raise Internal(Message("region.file_of_no_attempt", name=name, bytes=len(data)))
+    raise Internal.of("region.file_of_no_attempt", name=name, bytes=len(data))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

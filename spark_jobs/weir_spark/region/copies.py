@@ -14,7 +14,7 @@ from operator import or_
 
 from pyspark.sql import DataFrame, SparkSession
 
-from weir.errors import Internal, Message
+from weir.errors import Internal
 from weir.formats.codec import from_json, to_json
 from weir.formats.manifest import COPY_NAME, StageCopy
 from weir.formats.paths import source_copy_folder
@@ -126,7 +126,7 @@ class Copies:
         """Copy a stage, and return its rows as the copy has them, so that it is computed once."""
         copy = stage.copy
         if copy is None:
-            raise Internal(Message("region.no_folder_for_copy", stage=stage.name))
+            raise Internal.of("region.no_folder_for_copy", stage=stage.name)
         self.log(f"copying {stage.name}")
         output = OutputToWrite(PLAIN, copy.folder, copy.spark_folder)
         written = writer.report(writer.write(rows, stage.name, output), stage.name, output, self.store)

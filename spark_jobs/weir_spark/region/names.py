@@ -28,7 +28,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.code.sql_relation_rules import UnclosedError, tokens, unknown_relations
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir_spark.results.digest import quoted
 from weir_spark.results.writer import RESERVED_PREFIX
 from weir_spark.session import FORCED, is_remote
@@ -192,7 +192,7 @@ class _Made:
     def require_meant(self, plan: Any) -> None:
         """Refuse a plan with a part that has read a name before the name got the meaning that it has now."""
         for name in _read_before(plan, self.meanings):
-            self.refuse(NotItsOwn(Message("region.name_made_again", owner=self.owner, name=name)))
+            self.refuse(NotItsOwn.of("region.name_made_again", owner=self.owner, name=name))
 
     def refuse(self, error: NotItsOwn) -> None:
         """Raise the error, here and also after a function that catches it."""
@@ -272,7 +272,7 @@ class OwnNames:
             self.session.catalog.setCurrentCatalog(before[0])
             self.session.catalog.setCurrentDatabase(before[1])
         elif made.is_moved:
-            raise NotItsOwn(Message("region.schema_changed_back", owner=made.owner, before=before))
+            raise NotItsOwn.of("region.schema_changed_back", owner=made.owner, before=before)
 
     def _explained(self, error: Exception, made: _Made) -> NotItsOwn | None:
         """Return the error to raise in the place of one about a name that was there and is dropped."""
@@ -282,10 +282,10 @@ class OwnNames:
         found = str((error.getMessageParameters() or {}).get(parameter or "", ""))
         name = found.rsplit(".", maxsplit=1)[-1].strip("`").lower()
         if name and name in made.named:
-            return NotItsOwn(Message("region.name_dropped", owner=made.owner, found=found))
+            return NotItsOwn.of("region.name_dropped", owner=made.owner, found=found)
         if name in self._dropped and self._dropped[name] != made.owner:
-            return NotItsOwn(
-                Message("region.name_of_another_stage", owner=made.owner, found=found, dropped=self._dropped[name])
+            return NotItsOwn.of(
+                "region.name_of_another_stage", owner=made.owner, found=found, dropped=self._dropped[name]
             )
         return None
 
@@ -304,12 +304,12 @@ def _setting_refused(owner: str, key: str, value: str | None) -> NotItsOwn:
     what = f"sets {key} to {value!r}" if value is not None else f"unsets {key}"
     said = f"{owner}: its function {what}, which would hold for all stages of the region: "
     if key in FORCED:
-        return NotItsOwn(Message("region.setting_forced", said=said, forced=FORCED[key]))
-    return NotItsOwn(Message("region.setting_unsafe", said=said, key=key, wanted=value or "..."))
+        return NotItsOwn.of("region.setting_forced", said=said, forced=FORCED[key])
+    return NotItsOwn.of("region.setting_unsafe", said=said, key=key, wanted=value or "...")
 
 
 def _of_all_sessions(owner: str) -> NotItsOwn:
-    return NotItsOwn(Message("region.global_view", owner=owner))
+    return NotItsOwn.of("region.global_view", owner=owner)
 
 
 def _drop_variables(session: SparkSession) -> None:

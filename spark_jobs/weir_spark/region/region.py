@@ -19,7 +19,7 @@ from weir.code.hints import hint_of
 from weir.code.sql_rules import is_sql, text_of
 from weir.connections import FROM_ENVIRONMENT, LookUps
 from weir.dataflow.state import StateKind
-from weir.errors import Internal, Message, Misconfigured, WeirError, first_line
+from weir.errors import Internal, Misconfigured, WeirError, first_line
 from weir.formats.region_job import (
     CheckJob,
     CodeToRun,
@@ -94,7 +94,7 @@ def run(
                     log=log,
                     look_ups=look_ups.hiding(),
                 ).run()
-    raise Internal(Message("region.job_of_other_kind", name=type(job).__name__))
+    raise Internal.of("region.job_of_other_kind", name=type(job).__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -193,7 +193,7 @@ class _Execution:
             except NotItsOwn as error:
                 place = self.imported.place_of(error) or self.imported.place_of(error.__cause__ or error)
                 where = f"\n{place}" if place else ""
-                raise Misconfigured(Message("region.not_its_own", error=error, where=where)) from error
+                raise Misconfigured.of("region.not_its_own", error=error, where=where) from error
             except WeirError:
                 raise
             except Exception as error:
@@ -235,7 +235,7 @@ class _Execution:
         """Return the error about a plan that Spark refuses; on Connect it does so after the function has returned."""
         said, place = first_line(error), self.imported.place_of(error)
         where = f"\n{place}" if place else ""
-        return Misconfigured(Message("region.plan_refused", owner=_owner(stage), said=said, where=where))
+        return Misconfigured.of("region.plan_refused", owner=_owner(stage), said=said, where=where)
 
     def _kept(
         self, stage: StageToRun, rows: DataFrame, copies: Copies, persisted: Persisted, shared: Set[str]
@@ -343,7 +343,7 @@ def _counting(job: RegionJob, state: str) -> tuple[str, ...]:
 
 def _code_of(job: RegionJob) -> CodeToRun:
     if job.code is None:
-        raise Misconfigured(Message("region.job_without_code", region=job.region))
+        raise Misconfigured.of("region.job_without_code", region=job.region)
     return job.code
 
 
@@ -360,7 +360,7 @@ def _check_functions(job: RegionJob, imported: Imported) -> None:
 def _sql(stage: StageToRun, imported: Imported) -> str:
     found = imported.archive.files.get(stage.function)
     if found is None:
-        raise Misconfigured(Message("region.sql_file_missing", owner=_owner(stage), function=stage.function))
+        raise Misconfigured.of("region.sql_file_missing", owner=_owner(stage), function=stage.function)
     return text_of(found, f"{_owner(stage)}: {stage.function}")
 
 
@@ -374,23 +374,21 @@ def _positional(stage: StageToRun) -> tuple[str, ...]:
 
 def _only(inputs: dict[str, DataFrame], stage: StageToRun) -> DataFrame:
     if len(inputs) != 1:
-        raise Internal(Message("region.sink_inputs", stage=stage.name, inputs=sorted(inputs)))
+        raise Internal.of("region.sink_inputs", stage=stage.name, inputs=sorted(inputs))
     return next(iter(inputs.values()))
 
 
 def _check_result(result: Any, stage: StageToRun, session: SparkSession) -> None:
     if not isinstance(result, DataFrame):
-        raise Misconfigured(
-            Message(
-                "region.no_dataframe",
-                stage=stage.name,
-                function=stage.function,
-                type=type(result).__name__,
-                result=" (is a `return` missing?)" if result is None else f" {shortened(str(result), 100)!r}",
-            )
+        raise Misconfigured.of(
+            "region.no_dataframe",
+            stage=stage.name,
+            function=stage.function,
+            type=type(result).__name__,
+            result=" (is a `return` missing?)" if result is None else f" {shortened(str(result), 100)!r}",
         )
     if result.sparkSession is not session:
-        raise Misconfigured(Message("region.dataframe_of_other_session", stage=stage.name, function=stage.function))
+        raise Misconfigured.of("region.dataframe_of_other_session", stage=stage.name, function=stage.function)
 
 
 def _reading(stages: Sequence[StageToRun], error: Exception) -> list[StageToRun]:

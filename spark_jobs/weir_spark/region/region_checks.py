@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from weir.errors import Internal, Message, Misconfigured
+from weir.errors import Internal, Misconfigured
 from weir.formats.checks import CheckReport
 from weir.formats.region_job import InputToRead, OutputReport, PartitionToRead, RegionJob, StageToRun
 from weir.store.store import Store
@@ -87,7 +87,7 @@ class RegionChecks:
     def _state(self, output: OutputReport, handle: KeyedState) -> DataFrame:
         """Return all visible rows of a keyed state: of the files before this epoch and of those just written."""
         if output.state is None:
-            raise Internal(Message("region.state_without_tallies", stage=output.stage))
+            raise Internal.of("region.state_without_tallies", stage=output.stage)
         now = handle.stored.with_written(self.job.epoch, output, self.store)
         return now.rows().select(*map(quoted, now.schema.fieldNames()))
 

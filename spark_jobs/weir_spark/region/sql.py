@@ -18,7 +18,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.code.sql_rules import line_of, no_input, require_bindable, sql_problems, statement_of
-from weir.errors import Internal, Message, Misconfigured, first_line
+from weir.errors import Internal, Misconfigured, first_line
 from weir_spark.region.context import StageContext
 from weir_spark.session import Log, is_remote
 
@@ -48,7 +48,7 @@ def check_query(owner: str, path: str, text: str, inputs: tuple[str, ...], param
     """Find the problems of a SQL file that can be found without Spark. Raises Misconfigured."""
     problems = sql_problems(text, inputs, parameters)
     if problems:
-        raise Misconfigured(Message("region.query_refused", owner=owner, path=path, problems=problems))
+        raise Misconfigured.of("region.query_refused", owner=owner, path=path, problems=problems)
 
 
 def rows_of_query(
@@ -69,19 +69,15 @@ def rows_of_query(
     try:
         plan = _analysed(context.spark, context.spark.sql(query, values or None, **empty))
     except AnalysisException as error:
-        raise Misconfigured(
-            Message("region.query_fails", owner=owner, explained=_explained(path, text, error))
-        ) from error
+        raise Misconfigured.of("region.query_fails", owner=owner, explained=_explained(path, text, error)) from error
     for name in _reads(plan):
         line = line_of(text, name.rpartition(".")[2])
-        raise Misconfigured(
-            Message(
-                "region.query_reads_no_input",
-                owner=owner,
-                path=path,
-                of_line=f", line {line}" if line else "",
-                no_input=no_input(name),
-            )
+        raise Misconfigured.of(
+            "region.query_reads_no_input",
+            owner=owner,
+            path=path,
+            of_line=f", line {line}" if line else "",
+            no_input=no_input(name),
         )
     for function in dict.fromkeys(_OF_CATALOG.findall(plan)):
         log(f"{owner}: {path} calls {function}, a function of the catalog, which a repair would run as it is then")
@@ -91,9 +87,7 @@ def rows_of_query(
     except AnalysisException as error:
         if error.getCondition() in READ_FAILED:
             raise
-        raise Misconfigured(
-            Message("region.query_fails", owner=owner, explained=_explained(path, text, error))
-        ) from error
+        raise Misconfigured.of("region.query_fails", owner=owner, explained=_explained(path, text, error)) from error
     return rows
 
 
@@ -107,7 +101,7 @@ def _analysed(session: SparkSession, rows: DataFrame) -> str:
         with _whole_plans(session):
             found = _ANALYSED.search(rows._explain_string(extended=True))  # noqa: SLF001
     if found is None:
-        raise Internal(Message("region.plan_not_shown"))
+        raise Internal.of("region.plan_not_shown")
     return found[1]
 
 

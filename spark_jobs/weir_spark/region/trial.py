@@ -25,7 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType, TimestampNTZType, TimestampType
 
 from weir.connections import FROM_ENVIRONMENT, LookUps
-from weir.errors import Message, Misconfigured, WeirError
+from weir.errors import Misconfigured, WeirError
 from weir.formats.programs import Sample, TrialAnswer, TrialRequest
 from weir.formats.region_job import (
     InputToRead,
@@ -97,13 +97,11 @@ def _stored(session: SparkSession, sample: Sample, store: Store) -> OutputReport
         said = told(error)
         if said is None and not isinstance(error, (*SPARK_ERRORS, Misconfigured)):
             raise
-        raise Misconfigured(
-            Message(
-                "region.sample_unusable",
-                argument=sample.argument,
-                sample_path=sample.path,
-                said=said or _first_lines(error),
-            )
+        raise Misconfigured.of(
+            "region.sample_unusable",
+            argument=sample.argument,
+            sample_path=sample.path,
+            said=said or _first_lines(error),
         ) from error
     return writer.report(written, sample.argument, output, store)
 
@@ -251,7 +249,7 @@ def _require_exact(session: SparkSession, sample: Sample, options: Mapping[str, 
     for name, value in zip(suspects, found, strict=True):
         if value is not None:
             kind = schema[name].dataType.simpleString().upper()
-            raise Misconfigured(Message("files.sample_not_exact", name=name, kind=kind, value=value))
+            raise Misconfigured.of("files.sample_not_exact", name=name, kind=kind, value=value)
 
 
 def _is_inexact(field: StructField) -> Column | None:

@@ -48,7 +48,7 @@ from pyspark.sql.types import (
 )
 
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
-from weir.errors import Internal, Message, Misconfigured
+from weir.errors import Internal, Misconfigured
 from weir.formats.manifest import OF_RESULT, OF_STORED_ROWS, ContentDigest
 from weir.topology.partitions import KEY_GROUP_COLUMN
 from weir_spark.session import is_remote
@@ -123,7 +123,7 @@ def to_digest(
 ) -> ContentDigest:
     """Make a digest of the measures; a key-group column never counts for the schema."""
     if not measured.keys() >= {"rows", "xor", "low_sum", "high_sum"}:
-        raise Internal(Message("results.digest_not_observed", values=dict(measured)))
+        raise Internal.of("results.digest_not_observed", values=dict(measured))
     return ContentDigest(
         schema=schema_fingerprint(schema),
         rows=int(measured["rows"]),
@@ -186,16 +186,14 @@ def _check_rule(schema: StructType, rule: DigestRule) -> None:
     for column in (*rule.round, *rule.ignore):
         if column not in types:
             does = "rounds" if column in rule.round else "ignores"
-            raise Misconfigured(Message("results.digest_column_missing", does=does, column=column, there=there))
+            raise Misconfigured.of("results.digest_column_missing", does=does, column=column, there=there)
     for column in rule.round:
         if not isinstance(types[column], NumericType):
-            raise Misconfigured(
-                Message(
-                    "results.digest_column_not_numeric",
-                    column=column,
-                    type=types[column].simpleString(),
-                    there=there,
-                )
+            raise Misconfigured.of(
+                "results.digest_column_not_numeric",
+                column=column,
+                type=types[column].simpleString(),
+                there=there,
             )
 
 
@@ -247,7 +245,7 @@ def _canonical(value: str, data_type: DataType, where: str, depth: int) -> str:
         return f"collate({value}, 'UTF8_BINARY')"
     if type(data_type) in _PLAIN:
         return value
-    raise Misconfigured(Message("results.type_without_digest", where=where, type=data_type.simpleString()))
+    raise Misconfigured.of("results.type_without_digest", where=where, type=data_type.simpleString())
 
 
 def _canonical_struct(value: str, data_type: StructType, where: str, depth: int) -> str:
@@ -288,7 +286,7 @@ class Observed:
         info = computed.executionInfo
         found: dict[str, dict[str, Any]] = dict(info.flows) if info is not None else {}
         if self._name not in found:
-            raise Internal(Message("results.not_observed", name=self._name, found=sorted(found)))
+            raise Internal.of("results.not_observed", name=self._name, found=sorted(found))
         return found[self._name]
 
 

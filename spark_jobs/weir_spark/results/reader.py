@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import IntegerType, StructType
 
-from weir.errors import InputUnreadable, Message, Misconfigured
+from weir.errors import InputUnreadable, Misconfigured
 from weir.formats.manifest import READ_OPTIONS
 from weir.formats.paths import folder_of
 from weir.formats.region_job import InputToRead, RegionJob, SparkJob, StageToRun
@@ -71,10 +71,8 @@ def _declared(session: SparkSession, read: InputToRead) -> StructType:
     try:
         return session.createDataFrame([], read.declared_schema).schema
     except ParseException as error:
-        raise Misconfigured(
-            Message(
-                "results.schema_malformed", argument=read.argument, declared_schema=read.declared_schema, error=error
-            )
+        raise Misconfigured.of(
+            "results.schema_malformed", argument=read.argument, declared_schema=read.declared_schema, error=error
         ) from error
 
 
@@ -84,14 +82,12 @@ def _require_equal(found: StructType, declared: StructType, read: InputToRead) -
     if types[0] == types[1]:
         return
     written = read.partitions[0]
-    raise Misconfigured(
-        Message(
-            "results.schema_differs",
-            argument=read.argument,
-            declared=_shown(declared),
-            stage=written.stage,
-            found=_shown(found),
-        )
+    raise Misconfigured.of(
+        "results.schema_differs",
+        argument=read.argument,
+        declared=_shown(declared),
+        stage=written.stage,
+        found=_shown(found),
     )
 
 
@@ -112,14 +108,12 @@ def unreadable_input(error: Exception, job: SparkJob) -> InputUnreadable | None:
     for found in _FILE.finditer(message, condition.start()):
         what = read.get(found.group()) or _own_copy(job, found.group())
         if what is not None:
-            return InputUnreadable(
-                Message(
-                    "results.input_unreadable",
-                    region=job.region,
-                    what=what,
-                    condition=condition[1],
-                    group=found.group(),
-                )
+            return InputUnreadable.of(
+                "results.input_unreadable",
+                region=job.region,
+                what=what,
+                condition=condition[1],
+                group=found.group(),
             )
     return None
 

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.key_types import canonical_type
-from weir.errors import Internal, Message, Misconfigured
+from weir.errors import Internal, Misconfigured
 from weir.formats.manifest import ContentDigest, DataFile
 from weir.formats.region_job import OutputReport, OutputToWrite
 from weir.store.seal import seal
@@ -65,14 +65,14 @@ def check_rows(df: DataFrame, stage: str, layouts: Sequence[Layout], rule: Diges
     schema = df.schema
     names = schema.fieldNames()
     if not names:
-        raise Misconfigured(Message("results.no_columns", stage=stage))
+        raise Misconfigured.of("results.no_columns", stage=stage)
     _check_names(names, stage)
     for layout in layouts:
         _key_types(schema, stage, layout)
     try:
         digest.row_hash(schema, rule)
     except Misconfigured as error:
-        raise Misconfigured(Message("results.columns_refused", stage=stage, error=error)) from error
+        raise Misconfigured.of("results.columns_refused", stage=stage, error=error) from error
 
 
 def write(df: DataFrame, stage: str, output: OutputToWrite, rule: DigestRule = PLAIN_RULE) -> Written:
@@ -117,11 +117,9 @@ def _check_names(names: Sequence[str], stage: str) -> None:
     seen: dict[str, str] = {}
     for name in names:
         if name.lower().startswith(RESERVED_PREFIX):
-            raise Misconfigured(
-                Message("results.name_reserved", stage=stage, name=name, reserved_prefix=RESERVED_PREFIX)
-            )
+            raise Misconfigured.of("results.name_reserved", stage=stage, name=name, reserved_prefix=RESERVED_PREFIX)
         if name.lower() in seen:
-            raise Misconfigured(Message("results.columns_alike", stage=stage, seen=seen[name.lower()], name=name))
+            raise Misconfigured.of("results.columns_alike", stage=stage, seen=seen[name.lower()], name=name)
         seen[name.lower()] = name
 
 
@@ -130,15 +128,13 @@ def _key_types(schema: StructType, stage: str, layout: Layout) -> list[str]:
     missing = [key for key in layout.keys if key not in names]
     if missing:
         hint = did_you_mean(missing[0], names, "return it, or let that stage read by another column", likeness=0.5)
-        raise Misconfigured(
-            Message(
-                "results.key_column_missing",
-                stage=stage,
-                missing=map(repr, missing),
-                keys=list(layout.keys),
-                names=names,
-                hint=hint,
-            )
+        raise Misconfigured.of(
+            "results.key_column_missing",
+            stage=stage,
+            missing=map(repr, missing),
+            keys=list(layout.keys),
+            names=names,
+            hint=hint,
         )
     return [_key_type(schema, stage, key) for key in layout.keys]
 
@@ -147,10 +143,10 @@ def _key_type(schema: StructType, stage: str, key: str) -> str:
     try:
         return canonical_type(schema[key].dataType.simpleString())
     except Misconfigured as error:
-        raise Misconfigured(Message("results.key_column_refused", stage=stage, key=key, error=error)) from error
+        raise Misconfigured.of("results.key_column_refused", stage=stage, key=key, error=error) from error
 
 
 def _check_count(found: ContentDigest, files: Sequence[DataFile], result: str) -> None:
     rows = sum(file.rows for file in files)
     if rows != found.rows:
-        raise Internal(Message("results.rows_differ", result=result, rows=rows, written=found.rows))
+        raise Internal.of("results.rows_differ", result=result, rows=rows, written=found.rows)

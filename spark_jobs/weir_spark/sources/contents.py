@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from weir.dataflow.state_schema import Fields, declared_fields
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir_spark.files.names import Names, names_of_arrow, names_of_kind, unmatched
 from weir_spark.files.stored_types import stored_types, unreadable
 from weir_spark.sources.folders import columns_of
@@ -72,8 +72,8 @@ class Contents:
                 _require_readable(path, footer, declared)
         missing = [] if wanted is None else list(unmatched(wanted, seen, ignoring_case=True))
         if missing and self.options.get("if_missing") != "null":
-            raise Misconfigured(
-                Message("sources.parquet_column_missing", files=len(self.paths), paths=self.paths[0], missing=missing)
+            raise Misconfigured.of(
+                "sources.parquet_column_missing", files=len(self.paths), paths=self.paths[0], missing=missing
             )
         return {
             "folders": [{**each, "in_file": _agreed(each["name"], of_folders[each["name"]])} for each in folders],
@@ -97,7 +97,7 @@ class Contents:
             with files.open(place, "rb") as file:
                 return parquet.read_metadata(file)
         except pa.ArrowInvalid as error:
-            raise Misconfigured(Message("sources.parquet_unreadable", path=path, error=error)) from error
+            raise Misconfigured.of("sources.parquet_unreadable", path=path, error=error) from error
 
     def _is_in_line(self, name: str, declared: Fields | None) -> bool:
         """Report whether lines have a column that is also in a folder's name, by the first line of the first file."""
@@ -132,8 +132,8 @@ def _names_of_footer(path: str, footer: pq.FileMetaData) -> Names:
     by_name: dict[str, str] = {}
     for each in names.inside:
         if each.casefold() in by_name:
-            raise Misconfigured(
-                Message("sources.parquet_columns_alike", path=path, by_name=by_name[each.casefold()], each=each)
+            raise Misconfigured.of(
+                "sources.parquet_columns_alike", path=path, by_name=by_name[each.casefold()], each=each
             )
         by_name[each.casefold()] = each
     return names
@@ -141,12 +141,12 @@ def _names_of_footer(path: str, footer: pq.FileMetaData) -> Names:
 
 def _require_readable(path: str, footer: pq.FileMetaData, declared: Fields) -> None:
     if wrong := list(unreadable(declared, stored_types(footer.schema))):
-        raise Misconfigured(Message("sources.parquet_schema_differs", path=path, wrong=wrong))
+        raise Misconfigured.of("sources.parquet_schema_differs", path=path, wrong=wrong)
 
 
 def _agreed(name: str, found: set[bool]) -> bool:
     if len(found) > 1:
-        raise Misconfigured(Message("sources.column_in_some_files", name=name))
+        raise Misconfigured.of("sources.column_in_some_files", name=name)
     return found == {True}
 
 

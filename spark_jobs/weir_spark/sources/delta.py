@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 from weir.dataflow.stage import Resolved
 from weir.delta_rs import is_of_library, is_refusal, said
-from weir.errors import Message, Misconfigured, Retryable
+from weir.errors import Misconfigured, Retryable
 from weir.extras import needed_for
 from weir_spark.sources.accounts import delta_options
 from weir_spark.sources.parquet import read_groups
@@ -63,7 +63,7 @@ def resolve(ctx: ResolveContext) -> list[dict[str, Any]] | Resolved:
 
 def _since(table: DeltaTable, path: str, options: Mapping[str, str], position: Mapping[str, Any]) -> list[LiveFile]:
     if position["table"] != str(table.metadata().id) or position["version"] > table.version():
-        raise Misconfigured(Message("sources.delta_other_table", path=path, version=position["version"]))
+        raise Misconfigured.of("sources.delta_other_table", path=path, version=position["version"])
     return added_files(table, path, options, position["version"])
 
 
@@ -92,9 +92,9 @@ def _answering(path: str) -> Iterator[None]:
         yield
     except BaseException as error:
         if isinstance(error, TableNotFoundError) or is_refusal(error):
-            raise Misconfigured(Message("sources.delta_not_opened", path=path, said=said(error))) from error
+            raise Misconfigured.of("sources.delta_not_opened", path=path, said=said(error)) from error
         if isinstance(error, OSError) or is_of_library(error):
-            raise Retryable(Message("sources.delta_away", path=path, said=said(error))) from error
+            raise Retryable.of("sources.delta_away", path=path, said=said(error)) from error
         raise
 
 
@@ -102,12 +102,12 @@ def _require_plain(table: DeltaTable, path: str) -> None:
     """Refuse tables whose Parquet files, read by their names and columns, would give other rows."""
     mapping = table.metadata().configuration.get("delta.columnMapping.mode", "none")
     if mapping != "none":
-        raise Misconfigured(Message("sources.delta_column_mapping", path=path, mapping=mapping))
+        raise Misconfigured.of("sources.delta_column_mapping", path=path, mapping=mapping)
     features = set(table.protocol().reader_features or ())
     if features - _READABLE:
-        raise Misconfigured(Message("sources.delta_features", path=path, features=sorted(features - _READABLE)))
+        raise Misconfigured.of("sources.delta_features", path=path, features=sorted(features - _READABLE))
     if "deletionVectors" in features and _has_deletion_vectors(table):
-        raise Misconfigured(Message("sources.delta_deletion_vectors", path=path))
+        raise Misconfigured.of("sources.delta_deletion_vectors", path=path)
 
 
 def _has_deletion_vectors(table: DeltaTable) -> bool:
@@ -139,13 +139,11 @@ def _texts(values: pa.ChunkedArray, what: str) -> list[str | None]:
     import pyarrow as pa  # noqa: PLC0415
 
     if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
-        raise Misconfigured(Message("sources.delta_binary", what=what))
+        raise Misconfigured.of("sources.delta_binary", what=what)
     try:
         found: list[str | None] = values.cast(pa.string()).to_pylist()
     except pa.ArrowException as error:
-        raise Misconfigured(
-            Message("sources.delta_value_unreadable", what=what, type=values.type, error=error)
-        ) from error
+        raise Misconfigured.of("sources.delta_value_unreadable", what=what, type=values.type, error=error) from error
     return found
 
 
@@ -158,7 +156,7 @@ def added_files(table: DeltaTable, path: str, options: Mapping[str, str], since:
             if not action.get("dataChange", True):
                 continue
             if kind in ("remove", "cdc") or action.get("deletionVector"):
-                raise Misconfigured(Message("sources.delta_not_appended", path=path, version=version))
+                raise Misconfigured.of("sources.delta_not_appended", path=path, version=version)
             values = tuple((name, action["partitionValues"].get(name) or None) for name in names)
             found.append(LiveFile(located(path, unquote(action["path"])), action["size"], values))
     return found
@@ -173,7 +171,7 @@ def _actions(path: str, options: Mapping[str, str], version: int) -> Iterator[tu
         with files.open_input_file(f"_delta_log/{version:020d}.json") as file:
             lines = file.read().decode().splitlines()
     except FileNotFoundError as error:
-        raise Misconfigured(Message("sources.delta_commit_gone", path=path, version=version)) from error
+        raise Misconfigured.of("sources.delta_commit_gone", path=path, version=version) from error
     for line in lines:
         for kind, action in json.loads(line).items():
             if kind in ("add", "remove", "cdc"):

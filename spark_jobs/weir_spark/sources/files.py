@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weir.dataflow.sources import filled
 from weir.dataflow.stage import ResolveContext, Resolved
-from weir.errors import Message, Misconfigured, Retryable
+from weir.errors import Misconfigured, Retryable
 from weir_spark.sources.contents import Contents
 from weir_spark.sources.listing import is_local, listed, marks_by_path, reaching
 from weir_spark.sources.marks import HASHED_BYTES, WHERE_CHANGED, file_mark, unchanged
@@ -82,7 +82,7 @@ def _mark_as(before: Mapping[str, Any] | None, found: Mapping[str, Any]) -> Mapp
 def _splits(ctx: ResolveContext, pattern: str, marks: Sequence[Mapping[str, Any]], told: str) -> list[dict[str, Any]]:
     given = ctx.options
     if not marks and given["if_empty"] == "fail":
-        raise Misconfigured(Message("sources.no_file_matches", pattern=pattern, epoch=ctx.epoch))
+        raise Misconfigured.of("sources.no_file_matches", pattern=pattern, epoch=ctx.epoch)
     if given["format"] == "parquet":
         _require_bytes(marks)
     else:
@@ -112,7 +112,7 @@ def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  
 def _require_bytes(marks: Sequence[Mapping[str, Any]]) -> None:
     empty = next((each["path"] for each in marks if not each["size"]), None)
     if empty is not None:
-        raise Misconfigured(Message("sources.parquet_empty", empty=empty))
+        raise Misconfigured.of("sources.parquet_empty", empty=empty)
 
 
 def _require_whole(marks: Sequence[Mapping[str, Any]], reader: Mapping[str, str]) -> None:
@@ -121,9 +121,7 @@ def _require_whole(marks: Sequence[Mapping[str, Any]], reader: Mapping[str, str]
         return
     large = next((each for each in marks if each["size"] > _WHOLE_BYTES), None)
     if large is not None:
-        raise Misconfigured(
-            Message("sources.file_too_large", large=large["path"], bytes=large["size"], most=_WHOLE_BYTES)
-        )
+        raise Misconfigured.of("sources.file_too_large", large=large["path"], bytes=large["size"], most=_WHOLE_BYTES)
 
 
 def _unchanged(split: Mapping[str, Any], connections: Connections) -> list[str]:
@@ -134,16 +132,14 @@ def _unchanged(split: Mapping[str, Any], connections: Connections) -> list[str]:
     for each in files:
         found = present.get(each["path"])
         if found is None:
-            raise Retryable(Message("sources.file_gone", each=each["path"]))
+            raise Retryable.of("sources.file_gone", each=each["path"])
         if found != each:
-            raise Misconfigured(
-                Message(
-                    "sources.file_changed",
-                    each=each["path"],
-                    expected=_told(each),
-                    found=_told(found),
-                    where_changed=WHERE_CHANGED,
-                )
+            raise Misconfigured.of(
+                "sources.file_changed",
+                each=each["path"],
+                expected=_told(each),
+                found=_told(found),
+                where_changed=WHERE_CHANGED,
             )
     return [each["path"] for each in files]
 
@@ -189,7 +185,7 @@ def new_files(ctx: ResolveContext, pattern: str, found: Sequence[Mapping[str, An
     rewritten = {path: each for path, each in listed.items() if not _is_same(before[path], each)}
     if rewritten and ctx.options.get("on_rewritten") != "report":
         first = min(rewritten)
-        raise Misconfigured(Message("sources.read_file_rewritten", path=first, pattern=pattern, count=len(rewritten)))
+        raise Misconfigured.of("sources.read_file_rewritten", path=first, pattern=pattern, count=len(rewritten))
     if is_local(pattern):
         new = _hashed(new)
     after = {**before, **{path: _mark(each) for path, each in rewritten.items()}}

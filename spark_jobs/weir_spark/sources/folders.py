@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from weir.dataflow.state_schema import Fields
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 
 _FOLDER: Final = re.compile(r"([^=]+)=(.*)", re.DOTALL)
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -44,7 +44,7 @@ def _require_one_spelling(folders: Iterable[str], declared: Mapping[str, object]
     for name in folders:
         other = seen.setdefault(name.casefold(), name)
         if other != name and name.casefold() in declared:
-            raise Misconfigured(Message("sources.folders_spell_twice", other=other, name=name))
+            raise Misconfigured.of("sources.folders_spell_twice", other=other, name=name)
 
 
 def values_of(path: str) -> dict[str, str]:

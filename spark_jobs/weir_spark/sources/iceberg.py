@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from weir.dataflow.stage import Resolved
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.extras import needed_for
 from weir_spark.sources.parquet import read_groups
 from weir_spark.sources.partitions import of_partition
@@ -76,7 +76,7 @@ def _files(table: Table, name: str, ctx: ResolveContext) -> Iterator[tuple[DataF
     position = None if ctx.previous is None else ctx.previous.position
     if position is not None:
         if position["table"] != str(table.metadata.table_uuid):
-            raise Misconfigured(Message("sources.iceberg_other_table", name=name))
+            raise Misconfigured.of("sources.iceberg_other_table", name=name)
         yield from ((each, False) for each in appended_files(table, name, position["snapshot"]))
     elif number is not None:
         for task in table.scan(snapshot_id=number).plan_files():
@@ -125,7 +125,7 @@ def _opened(name: str, connection: Connection) -> Iterator[Table]:
         try:
             table = catalog.load_table(name.partition(".")[2])
         except (NoSuchTableError, ValueError) as error:
-            raise Misconfigured(Message("sources.iceberg_not_opened", name=name, error=error)) from error
+            raise Misconfigured.of("sources.iceberg_not_opened", name=name, error=error) from error
         require_location(f"the location of the Iceberg table {name}", table.location())
         yield table
 
@@ -140,7 +140,7 @@ def _require_names_that_stayed(table: Table, name: str) -> None:
     for schema in table.schemas().values():
         for number, column in _names(schema):
             if present.get(number, column) != column or ids.get(column, number) != number:
-                raise Misconfigured(Message("sources.iceberg_column_renamed", name=name, column=column))
+                raise Misconfigured.of("sources.iceberg_column_renamed", name=name, column=column)
 
 
 def _names(schema: Schema) -> Iterator[tuple[int, str]]:
@@ -150,10 +150,10 @@ def _names(schema: Schema) -> Iterator[tuple[int, str]]:
 
 def _live(file: DataFile, table: Table, name: str, *, has_deletes: bool) -> LiveFile:
     if has_deletes:
-        raise Misconfigured(Message("sources.iceberg_delete_files", name=name))
+        raise Misconfigured.of("sources.iceberg_delete_files", name=name)
     if file.file_format.value != "PARQUET" or file.key_metadata is not None:
         what = "is encrypted" if file.key_metadata is not None else f"has the format {file.file_format.value}"
-        raise Misconfigured(Message("sources.iceberg_file_unfit", file_path=file.file_path, name=name, what=what))
+        raise Misconfigured.of("sources.iceberg_file_unfit", file_path=file.file_path, name=name, what=what)
     return LiveFile(file.file_path, file.file_size_in_bytes, tuple(_values(file, table, name)))
 
 
@@ -168,7 +168,7 @@ def _values(file: DataFile, table: Table, name: str) -> Iterator[tuple[str, str 
             continue
         kind, value = schema.find_type(field.source_id), file.partition[at]
         if "." in column or str(kind).startswith(_WITHOUT_TEXT):
-            raise Misconfigured(Message("sources.iceberg_partition_unfit", name=name, column=column, kind=kind))
+            raise Misconfigured.of("sources.iceberg_partition_unfit", name=name, column=column, kind=kind)
         yield column, None if value is None else field.transform.to_human_string(kind, value)
 
 
@@ -184,7 +184,7 @@ def _identities(table: Table, name: str) -> dict[str, str]:
 
 def _spark_field(field: NestedField, table: str) -> dict[str, Any]:
     if field.initial_default is not None:
-        raise Misconfigured(Message("sources.iceberg_default", field=field.name, table=table))
+        raise Misconfigured.of("sources.iceberg_default", field=field.name, table=table)
     return {
         "name": field.name,
         "type": _spark_type(field.field_type, field.name, table),
@@ -218,7 +218,7 @@ def _spark_type(kind: IcebergType, column: str, table: str) -> Any:
             return "binary"
     found = _TYPES.get(str(kind))
     if found is None:
-        raise Misconfigured(Message("sources.iceberg_type_unknown", column=column, table=table, kind=kind))
+        raise Misconfigured.of("sources.iceberg_type_unknown", column=column, table=table, kind=kind)
     return found
 
 
@@ -242,7 +242,7 @@ def _after(table: Table, name: str, since: int | None) -> list[Snapshot]:
         parent = snapshot.parent_snapshot_id
         snapshot = None if parent is None else table.snapshot_by_id(parent)
     if (None if snapshot is None else snapshot.snapshot_id) != since or (since is None and _is_cut(chain)):
-        raise Misconfigured(Message("sources.iceberg_not_followed", name=name, snapshot=since))
+        raise Misconfigured.of("sources.iceberg_not_followed", name=name, snapshot=since)
     return chain[::-1]
 
 
@@ -261,7 +261,7 @@ def _added(table: Table, name: str, snapshot: Snapshot) -> Iterator[DataFile]:
     manifests = [each for each in snapshot.manifests(table.io) if each.added_snapshot_id == snapshot.snapshot_id]
     if operation is not Operation.APPEND or any(each.content is not ManifestContent.DATA for each in manifests):
         number = snapshot.snapshot_id
-        raise Misconfigured(Message("sources.iceberg_not_appended", name=name, snapshot=number, operation=operation))
+        raise Misconfigured.of("sources.iceberg_not_appended", name=name, snapshot=number, operation=operation)
     for manifest in manifests:
         for entry in manifest.fetch_manifest_entry(table.io):
             if entry.status is ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot.snapshot_id:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weir.connections import Connection
 from weir.dataflow.queries import single_query
 from weir.dataflow.sources import filled, when_it_reads
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.intervals import shown
 from weir.secrecy import without_secrets
 
@@ -78,7 +78,7 @@ def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  
     except Exception as error:
         if refused := _REFUSED.search(trace_of(error)):
             said = without_secrets(refused["said"].strip())
-            raise Misconfigured(Message("sources.jdbc_refused", connection_id=connection.id, said=said)) from None
+            raise Misconfigured.of("sources.jdbc_refused", connection_id=connection.id, said=said) from None
         missing = _NO_DRIVER.search(str(error))
         if missing is None:
             raise
@@ -90,7 +90,7 @@ def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  
 def _url(connection: Connection) -> str:
     """Return the URL of a connection, which Airflow's JDBC provider has in its host."""
     if not connection.host.startswith(_URL):
-        raise Misconfigured(Message("sources.jdbc_url_missing", connection_id=connection.id))
+        raise Misconfigured.of("sources.jdbc_url_missing", connection_id=connection.id)
     return connection.host
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weir.dataflow.stage import NotReady, Resolved
 from weir.dataflow.state_schema import Fields, declared_fields
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.extras import needed_for
 from weir.units import time_from_text
 from weir_spark.files.paths import WHOLE
@@ -52,7 +52,7 @@ def _resolved(ctx: ResolveContext, cluster: Cluster, topic: Topic) -> Resolved |
         return Resolved(_splits(ctx, ctx.recorded.position), ctx.recorded.position)
     before = None if ctx.previous is None else ctx.previous.position
     if before is not None and before["topic_id"] != topic.id:
-        raise Misconfigured(Message("sources.kafka_topic_made_again", topic=topic.name))
+        raise Misconfigured.of("sources.kafka_topic_made_again", topic=topic.name)
     begins = _begins(ctx, cluster, topic, before)
     ends = _ends(ctx, cluster, topic)
     if isinstance(ends, NotReady):
@@ -78,7 +78,7 @@ def load(connection: Connection, split: Mapping[str, Any], create_file: Callable
 def _records(cluster: Cluster, split: Mapping[str, Any]) -> Iterator[Record]:
     topic = _topic(cluster, split["topic"])
     if topic.id != split["topic_id"]:
-        raise Misconfigured(Message("sources.kafka_topic_made_again", topic=topic.name))
+        raise Misconfigured.of("sources.kafka_topic_made_again", topic=topic.name)
     ranges = {partition: (begin, end) for partition, begin, end in split["ranges"] if begin < end}
     first = cluster.beginnings(topic.name, topic.partitions)
     _require_kept(cluster, topic, {partition: begin for partition, (begin, _) in ranges.items()}, first)
@@ -95,7 +95,7 @@ def _cluster(connection: Connection) -> Cluster:
 def _topic(cluster: Cluster, name: str) -> Topic:
     found = cluster.topic(name)
     if found is None:
-        raise Misconfigured(Message("sources.kafka_topic_missing", topic=name, conn_id=cluster.conn_id))
+        raise Misconfigured.of("sources.kafka_topic_missing", topic=name, conn_id=cluster.conn_id)
     return found
 
 
@@ -112,7 +112,7 @@ def _begins(ctx: ResolveContext, cluster: Cluster, topic: Topic, before: Mapping
     known = {} if before is None else _ends_in(before, "ends")
     gone = sorted(known.keys() - first.keys())
     if gone:
-        raise Misconfigured(Message("sources.kafka_topic_made_again", topic=topic.name))
+        raise Misconfigured.of("sources.kafka_topic_made_again", topic=topic.name)
     _require_kept(cluster, topic, known, first)
     return {number: known.get(number, first[number]) for number in first}
 
@@ -136,20 +136,16 @@ def _require_kept(cluster: Cluster, topic: Topic, begins: Mapping[int, int], fir
     last = cluster.ends(topic.name, topic.partitions, is_committed=False)
     for number, begin in sorted(begins.items()):
         if last[number] < begin:
-            raise Misconfigured(
-                Message("sources.kafka_offsets_went_back", topic=topic.name, partition=number, begin=begin)
-            )
+            raise Misconfigured.of("sources.kafka_offsets_went_back", topic=topic.name, partition=number, begin=begin)
         if first[number] > begin:
-            raise Misconfigured(
-                Message(
-                    "sources.kafka_offsets_dropped",
-                    topic=topic.name,
-                    partition=number,
-                    begin=begin,
-                    first=first[number],
-                    retention=topic.settings.get("retention.ms", "unknown"),
-                    size=topic.settings.get("retention.bytes", "unknown"),
-                )
+            raise Misconfigured.of(
+                "sources.kafka_offsets_dropped",
+                topic=topic.name,
+                partition=number,
+                begin=begin,
+                first=first[number],
+                retention=topic.settings.get("retention.ms", "unknown"),
+                size=topic.settings.get("retention.bytes", "unknown"),
             )
 
 
@@ -277,14 +273,12 @@ class _Rows:
             values = pa.array([value for value, _ in found], self._type)
         for record, (_, problem) in zip(records, found, strict=True):
             if problem is not None and not self._keeps:
-                raise Misconfigured(
-                    Message(
-                        "sources.kafka_malformed",
-                        topic=self._topic,
-                        partition=record.partition(),
-                        offset=record.offset(),
-                        problem=problem,
-                    )
+                raise Misconfigured.of(
+                    "sources.kafka_malformed",
+                    topic=self._topic,
+                    partition=record.partition(),
+                    offset=record.offset(),
+                    problem=problem,
                 )
         return values, [
             None if each[1] is None else record.value() for each, record in zip(found, records, strict=True)

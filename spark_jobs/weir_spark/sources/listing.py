@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from weir.errors import Message, Misconfigured, Retryable, WeirError
+from weir.errors import Misconfigured, Retryable, WeirError
 from weir.refusals import Verdict, verdict
 from weir.secrecy import without_secrets
 from weir_spark.files.paths import is_hidden, is_pattern
@@ -62,14 +62,14 @@ def reaching(pattern: str) -> Iterator[None]:
         yield
     except ImportError as error:
         cure = "pip install 'weir[s3]' there" if pattern.startswith("s3") else "Install the package there"
-        raise Misconfigured(Message("sources.listing_impossible", pattern=pattern, error=error, cure=cure)) from error
+        raise Misconfigured.of("sources.listing_impossible", pattern=pattern, error=error, cure=cure) from error
     except (WeirError, ValueError, TypeError):
         raise
     except Exception as error:  # each client library has errors of its own; also of a file that has gone since
         said = without_secrets(f"{type(error).__name__}: {error}")
         if verdict(error) is Verdict.REFUSED:
-            raise Misconfigured(Message("sources.listing_refused", pattern=pattern, said=said)) from error
-        raise Retryable(Message("sources.listing_failed", pattern=pattern, said=said)) from error
+            raise Misconfigured.of("sources.listing_refused", pattern=pattern, said=said) from error
+        raise Retryable.of("sources.listing_failed", pattern=pattern, said=said) from error
 
 
 def opened(path: str, conn_id: str | None, connections: Connections) -> tuple[AbstractFileSystem, str]:
@@ -127,7 +127,7 @@ def _require_readable(files: AbstractFileSystem, found: Mapping[str, Mapping[str
             _require_listed(files, path, listed_files, pattern)
         elif info["type"] != "file":
             what = f"a link to {info.get('destination')}, which is not there" if info["type"] == _LINKED else "no file"
-            raise Misconfigured(Message("sources.match_unreadable", path=path, pattern=pattern, what=what))
+            raise Misconfigured.of("sources.match_unreadable", path=path, pattern=pattern, what=what)
     for path in listed_files:
         _require_openable(path, is_local(pattern))
     if is_local(pattern):
@@ -141,13 +141,13 @@ def _require_listed(files: AbstractFileSystem, folder: str, names: Iterable[str]
         return
     held = next((each for each in files.find(folder) if not _is_left_out(each, {"size": 1}, folder)), None)
     if held is not None:
-        raise Misconfigured(Message("sources.match_is_a_folder", folder=folder, pattern=pattern, held=held))
+        raise Misconfigured.of("sources.match_is_a_folder", folder=folder, pattern=pattern, held=held)
 
 
 def _require_openable(path: str, on_disk: bool) -> None:  # noqa: FBT001
     """Refuse a path that Hadoop takes for a URI with a scheme, for the checksum file beside it or as a pattern."""
     if ":" in path.rpartition("/")[2] if on_disk and not is_pattern(path) else ":" in path and is_pattern(path):
-        raise Misconfigured(Message("sources.file_name_with_colon", path=path, renamed=path.replace(":", "-")))
+        raise Misconfigured.of("sources.file_name_with_colon", path=path, renamed=path.replace(":", "-"))
 
 
 def _require_once(names: Iterable[str], pattern: str) -> None:
@@ -158,7 +158,7 @@ def _require_once(names: Iterable[str], pattern: str) -> None:
         folder, _, name = path.rpartition("/")
         own = os.path.realpath(path) if Path(path).is_symlink() else f"{folder_of(folder)}/{name}"
         if own in real:
-            raise Misconfigured(Message("sources.file_twice", real=real[own], path=path, pattern=pattern))
+            raise Misconfigured.of("sources.file_twice", real=real[own], path=path, pattern=pattern)
         real[own] = path
 
 
@@ -197,7 +197,7 @@ def _local() -> AbstractFileSystem:
 
         def ls(self, path: str, detail: bool = False, **more: Any) -> list[Any]:  # noqa: FBT001, FBT002  fsspec's
             if Path(path).is_symlink() and f"{path}/".startswith(f"{os.path.realpath(path)}/"):
-                raise Misconfigured(Message("sources.link_without_end", path=path))
+                raise Misconfigured.of("sources.link_without_end", path=path)
             found: list[Any] = super().ls(path, detail=detail, **more)
             return found
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from weir.errors import Message, Misconfigured, Retryable
+from weir.errors import Misconfigured, Retryable
 
 HASHED_BYTES = 64 * 2**20
 """Files up to this size are marked by their content, larger ones by size and modification time."""
@@ -41,13 +41,11 @@ def unchanged(mark: Mapping[str, Any]) -> str:
     try:
         found = file_mark(path, mark["size"] if "sha256" in mark else -1)
     except OSError as error:
-        raise Retryable(Message("sources.mark_unreadable", path=path, error=error)) from error
+        raise Retryable.of("sources.mark_unreadable", path=path, error=error) from error
     if found == dict(mark):
         return str(path)
-    raise Misconfigured(
-        Message(
-            "sources.mark_changed", path=path, expected=_mark(mark), found=_mark(found), where_changed=WHERE_CHANGED
-        )
+    raise Misconfigured.of(
+        "sources.mark_changed", path=path, expected=_mark(mark), found=_mark(found), where_changed=WHERE_CHANGED
     )
 
 

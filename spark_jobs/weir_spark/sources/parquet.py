@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir_spark.files.paths import WHOLE
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def read_groups(
         gone = missing_path(error)
         if gone is None:
             raise
-        raise Misconfigured(Message("sources.table_file_gone", what=what, gone=gone)) from error
+        raise Misconfigured.of("sources.table_file_gone", what=what, gone=gone) from error
     return found
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from weir.dataflow.ranges import Form, fits, fits_decimal
 from weir.dataflow.sources import filled
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir_spark.sources.splits import LiveFile
 
 if TYPE_CHECKING:
@@ -58,14 +58,12 @@ def of_partition(
 def _require_partitioned(column: str, columns: Mapping[str, str], table: str) -> None:
     if column not in columns:
         names = ", ".join(columns)
-        raise Misconfigured(
-            Message(
-                "sources.table_not_partitioned",
-                table=table,
-                column=column,
-                by=f", but by {names}" if names else "",
-                otherwise=f", or write partition={{{next(iter(columns))!r}: ...}}" if names else "",
-            )
+        raise Misconfigured.of(
+            "sources.table_not_partitioned",
+            table=table,
+            column=column,
+            by=f", but by {names}" if names else "",
+            otherwise=f", or write partition={{{next(iter(columns))!r}: ...}}" if names else "",
         )
 
 
@@ -73,15 +71,13 @@ def _wanted(column: str, kind: str, text: str, table: str) -> Any:
     try:
         return value_of(kind, text)
     except ValueError as error:
-        raise Misconfigured(
-            Message(
-                "sources.partition_value_unfit",
-                table=table,
-                column=column,
-                kind=kind,
-                text=text,
-                error=f": {error}" if str(error) else "",
-            )
+        raise Misconfigured.of(
+            "sources.partition_value_unfit",
+            table=table,
+            column=column,
+            kind=kind,
+            text=text,
+            error=f": {error}" if str(error) else "",
         ) from error
 
 
@@ -89,15 +85,13 @@ def _values(file: LiveFile, wanted: Mapping[str, Any], columns: Mapping[str, str
     values = dict(file.values)
     for column in wanted:
         if column not in values:
-            raise Misconfigured(
-                Message("sources.partition_not_everywhere", table=table, column=column, file_path=file.path)
-            )
+            raise Misconfigured.of("sources.partition_not_everywhere", table=table, column=column, file_path=file.path)
     texts = {column: values[column] for column in wanted}
     try:
         return {column: None if text is None else value_of(columns[column], text) for column, text in texts.items()}
     except ValueError as error:
-        raise Misconfigured(
-            Message("sources.partition_not_comparable", table=table, file_path=file.path, texts=texts, error=error)
+        raise Misconfigured.of(
+            "sources.partition_not_comparable", table=table, file_path=file.path, texts=texts, error=error
         ) from error
 
 

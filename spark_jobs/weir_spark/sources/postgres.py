@@ -22,7 +22,7 @@ from weir.connections import Connection
 from weir.dataflow.queries import single_query
 from weir.dataflow.sources import BOUNDS, LOCAL, bounds_of, when_it_reads
 from weir.dataflow.stage import Resolved
-from weir.errors import Message, Misconfigured, Retryable, first_line
+from weir.errors import Misconfigured, Retryable, first_line
 from weir.extras import needed_for
 from weir.intervals import Moment, shown
 from weir.refusals import is_login_refused, is_passing, login_line
@@ -107,7 +107,7 @@ def _marked(ctx: ResolveContext, conn_id: str, query: str, mark: str) -> Resolve
         with _transaction(ctx.connection(conn_id)) as cursor:
             end = _oldest_open(cursor, conn_id, query, mark)
         if before is not None and end < before:
-            raise Misconfigured(Message("sources.postgres_other_server", conn_id=conn_id, before=before, end=end))
+            raise Misconfigured.of("sources.postgres_other_server", conn_id=conn_id, before=before, end=end)
     split = {
         "reads": f"what {conn_id} has with {mark} from {before or 0} to {end - 1} {when_it_reads(ctx.options)}: what "
         "transactions have added that had ended, and were open or had not begun for the epoch before",
@@ -129,11 +129,11 @@ def _oldest_open(cursor: Any, conn_id: str, query: str, mark: str) -> int:
         if found is not None:
             cursor.execute("select format_type(%s, null)", (found.oid,))
             kind = f"of the type {cursor.fetchone()[0]}"
-        raise Misconfigured(Message("sources.postgres_mark_unfit", conn_id=conn_id, mark=mark, kind=kind))
+        raise Misconfigured.of("sources.postgres_mark_unfit", conn_id=conn_id, mark=mark, kind=kind)
     name = _identifier(mark)
     cursor.execute(f"select exists (select from (\n{inner}\n) weir_source where {name} is null)")  # noqa: S608
     if cursor.fetchone()[0]:
-        raise Misconfigured(Message("sources.postgres_mark_null", conn_id=conn_id, mark=mark))
+        raise Misconfigured.of("sources.postgres_mark_null", conn_id=conn_id, mark=mark)
     cursor.execute("select pg_snapshot_xmin(pg_current_snapshot())::text")
     return int(cursor.fetchone()[0])
 
@@ -195,17 +195,17 @@ def _transaction(connection: Connection) -> Iterator[Any]:
     except psycopg2.Error as error:
         is_away = is_passing(error.pgcode) and not isinstance(error, psycopg2.ProgrammingError)
         if is_away and not is_login_refused(error):
-            raise Retryable(
-                Message("sources.postgres_silent", connection_id=connection.id, said=login_line(error))
+            raise Retryable.of(
+                "sources.postgres_silent", connection_id=connection.id, said=login_line(error)
             ) from error
         if is_away:
-            raise Misconfigured(
-                Message("connections.postgres_login_refused", conn_id=connection.id, said=login_line(error))
+            raise Misconfigured.of(
+                "connections.postgres_login_refused", conn_id=connection.id, said=login_line(error)
             ) from error
         is_late = isinstance(error, psycopg2.errors.QueryCanceled)
         hint = ": give the account more time, by its statement_timeout, or read less" if is_late else ""
-        raise Misconfigured(
-            Message("sources.postgres_query_refused", connection_id=connection.id, error=first_line(error), hint=hint)
+        raise Misconfigured.of(
+            "sources.postgres_query_refused", connection_id=connection.id, error=first_line(error), hint=hint
         ) from error
 
 
@@ -215,7 +215,7 @@ def _columns(cursor: Any, query: str, conn_id: str) -> list[Column]:
     names = [each.name.lower() for each in found]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise Misconfigured(Message("sources.postgres_names_twice", conn_id=conn_id, twice=twice))
+        raise Misconfigured.of("sources.postgres_names_twice", conn_id=conn_id, twice=twice)
     return found
 
 
@@ -226,15 +226,13 @@ def _spark_type(described: Any, conn_id: str) -> str:
     if precision is None or precision >= 65535:
         return _PLAIN_DECIMAL
     if precision > _MOST_DIGITS or not 0 <= scale <= precision:
-        raise Misconfigured(
-            Message(
-                "sources.postgres_too_many_digits",
-                described=described.name,
-                conn_id=conn_id,
-                precision=precision,
-                scale=scale,
-                most_digits=_MOST_DIGITS,
-            )
+        raise Misconfigured.of(
+            "sources.postgres_too_many_digits",
+            described=described.name,
+            conn_id=conn_id,
+            precision=precision,
+            scale=scale,
+            most_digits=_MOST_DIGITS,
         )
     return f"decimal({precision},{scale})"
 
@@ -291,7 +289,7 @@ def _batches(cursor: Any, query: str, columns: Sequence[Column]) -> Iterator[pa.
         copying.join()
     copying.require_no_error()
     if rows != copying.rows:
-        raise Retryable(Message("sources.postgres_rows_missing", rows=rows, sent=copying.rows))
+        raise Retryable.of("sources.postgres_rows_missing", rows=rows, sent=copying.rows)
 
 
 _PLACE: Final = re.compile(r"CSV column #(\d+)")

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir_spark.files.exact import ExactReading, has_null
 from weir_spark.files.failures import raising
 from weir_spark.files.lines import CORRUPT_FILE, CORRUPT_RECORD, Lines, read_lines
@@ -123,7 +123,7 @@ def _schema(spark: SparkSession, split: Mapping[str, Any]) -> StructType:
 def _other_types(error: Exception, like: Sequence[str]) -> Misconfigured | None:
     if "CANNOT_MERGE" not in str(error):
         return None
-    return Misconfigured(Message("sources.types_differ", like=like[:5], types=_types(error)))
+    return Misconfigured.of("sources.types_differ", like=like[:5], types=_types(error))
 
 
 def _types(error: Exception) -> str:

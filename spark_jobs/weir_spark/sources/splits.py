@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeVar
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir_spark.files.paths import is_hidden, is_lost_on_hadoop, spark_path
 
 T = TypeVar("T")
@@ -51,10 +51,10 @@ def table_splits(
     """
     hidden = next((each.path for each in files if is_hidden(each.path)), None)
     if hidden is not None:
-        raise Misconfigured(Message("sources.table_file_hidden", what=what, hidden=hidden))
+        raise Misconfigured.of("sources.table_file_hidden", what=what, hidden=hidden)
     lost = next((each.path for each in files if is_lost_on_hadoop(each.path)), None)
     if lost is not None:
-        raise Misconfigured(Message("sources.table_path_unfit", what=what, lost=lost))
+        raise Misconfigured.of("sources.table_path_unfit", what=what, lost=lost)
     ordered = sorted(files, key=lambda each: (_sortable(each), each.path))
     return [
         {

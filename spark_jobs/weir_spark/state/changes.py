@@ -12,7 +12,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.topology.partitions import KEY_GROUP_COLUMN, Layout
 from weir_spark.results import digest, writer
 from weir_spark.results.digest import computed_once, quoted
@@ -52,7 +52,7 @@ def incoming(state: KeyedState, name: str, layout: Layout) -> Incoming | None:
     Raises Misconfigured for columns of other types than were declared, and for more changes than are supported.
     """
     if len(state.changes) > _MOST:
-        raise Misconfigured(Message("state.too_many_changes", name=name, changes=len(state.changes), most=_MOST))
+        raise Misconfigured.of("state.too_many_changes", name=name, changes=len(state.changes), most=_MOST)
     parts = [_incoming(state, number, change, name, layout) for number, change in enumerate(state.changes)]
     if not parts:
         return None
@@ -89,7 +89,7 @@ def error_of_several(changes: Incoming, keys: Sequence[str], name: str) -> Misco
         .collect()
     )
     shown = "; ".join(f"{_shown(row, keys)} ({row['_weir_rows']} rows)" for row in found)
-    return Misconfigured(Message("state.upsert_key_twice", name=name, shown=shown))
+    return Misconfigured.of("state.upsert_key_twice", name=name, shown=shown)
 
 
 def is_foreign(key_groups: tuple[int, int] | None) -> Column:
@@ -103,7 +103,7 @@ def error_of_foreign(
     """Return the error that names keys of another subtask."""
     found = changes.rows.where(~F.col(DELETED) & is_foreign(key_groups)).select(*map(quoted, keys)).distinct()
     shown = "; ".join(_shown(row, keys) for row in found.orderBy(*map(quoted, keys)).limit(_SHOWN).collect())
-    return Misconfigured(Message("state.upsert_of_other_subtask", name=name, shown=shown, keys=keys))
+    return Misconfigured.of("state.upsert_of_other_subtask", name=name, shown=shown, keys=keys)
 
 
 def _shown(row: Row, keys: Sequence[str]) -> str:
@@ -153,12 +153,10 @@ def _require_types(state: KeyedState, change: Change, name: str) -> None:
     for field in state.stored.schema.fields:
         found = types.get(field.name) if field.name in keys or not change.is_deletion else None
         if found is not None and digest.type_signature(found) != digest.type_signature(field.dataType):
-            raise Misconfigured(
-                Message(
-                    "state.type_differs",
-                    name=name,
-                    field=field.name,
-                    declared=field.dataType.simpleString(),
-                    found=found.simpleString(),
-                )
+            raise Misconfigured.of(
+                "state.type_differs",
+                name=name,
+                field=field.name,
+                declared=field.dataType.simpleString(),
+                found=found.simpleString(),
             )

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir_spark.results.digest import computed_once, quoted
 from weir_spark.state.per_key import per_key
 from weir_spark.state.reader import BROADCAST_ROWS, LookUp, StoredState
@@ -92,7 +92,7 @@ class KeyedState:
             self._require_uncounted()
         self.changes.append(Change(rows, only_changed=only_changed, order_by=names, is_blind=blind))
         if self.is_blind and (self._has_per_key or any(each.only_changed for each in self.changes)):
-            raise Misconfigured(Message("state.blind_and_compared", state=self.stored.read.state.name))
+            raise Misconfigured.of("state.blind_and_compared", state=self.stored.read.state.name)
 
     @property
     def is_blind(self) -> bool:
@@ -103,7 +103,7 @@ class KeyedState:
         state = self.stored.read.state
         counting = [*(["grows=True"] if state.grows else []), *self.counted_by]
         if counting:
-            raise Misconfigured(Message("state.blind_and_counted", state=state.name, counting=counting))
+            raise Misconfigured.of("state.blind_and_counted", state=state.name, counting=counting)
 
     def delete(self, keys: DataFrame) -> None:
         """Delete the rows of these keys; `keys` has the key columns, and may have others. Unknown keys do no harm."""
@@ -129,9 +129,9 @@ class KeyedState:
         of keys that occur are loaded. It is computed at once; all rows of a key have to fit into a worker's memory.
         """
         if self._has_per_key:
-            raise Misconfigured(Message("state.per_key_twice", state=self.stored.read.state.name))
+            raise Misconfigured.of("state.per_key_twice", state=self.stored.read.state.name)
         if self.is_blind:
-            raise Misconfigured(Message("state.per_key_and_blind", state=self.stored.read.state.name))
+            raise Misconfigured.of("state.per_key_and_blind", state=self.stored.read.state.name)
         names = (order_by,) if isinstance(order_by, str) else tuple(order_by)
         passed = per_key(self.stored, self._looked_up, rows, function, schema, form, names)
         self._has_per_key = True
@@ -146,13 +146,11 @@ class KeyedState:
     def _require_columns(self, rows: DataFrame, wanted: Sequence[str], what: str) -> None:
         missing = [name for name in wanted if name not in rows.columns]
         if missing:
-            raise Misconfigured(
-                Message(
-                    "state.column_missing",
-                    state=self.stored.read.state.name,
-                    what=what,
-                    wanted=wanted,
-                    missing=missing,
-                    columns=rows.columns,
-                )
+            raise Misconfigured.of(
+                "state.column_missing",
+                state=self.stored.read.state.name,
+                what=what,
+                wanted=wanted,
+                missing=missing,
+                columns=rows.columns,
             )

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 
 from weir.dataflow.state import LIST_SCHEMA, State
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.formats.region_job import InputToRead, OutputReport, OutputToWrite
 from weir.state.operator_state import assigned_elements, own_elements
 from weir.store.store import Store
@@ -107,24 +107,20 @@ class BroadcastState:
         types = {field.name: field.dataType for field in rows.schema.fields}
         for column in declared.fields:
             if column.name not in types:
-                raise Misconfigured(
-                    Message(
-                        "state.list_column_missing",
-                        state=self.state.name,
-                        columns=declared.fieldNames(),
-                        column=column.name,
-                        types=types,
-                    )
+                raise Misconfigured.of(
+                    "state.list_column_missing",
+                    state=self.state.name,
+                    columns=declared.fieldNames(),
+                    column=column.name,
+                    types=types,
                 )
             if type_signature(types[column.name]) != type_signature(column.dataType):
-                raise Misconfigured(
-                    Message(
-                        "state.type_differs",
-                        name=self.state.name,
-                        field=column.name,
-                        declared=column.dataType.simpleString(),
-                        found=types[column.name].simpleString(),
-                    )
+                raise Misconfigured.of(
+                    "state.type_differs",
+                    name=self.state.name,
+                    field=column.name,
+                    declared=column.dataType.simpleString(),
+                    found=types[column.name].simpleString(),
                 )
         self._rows = [rows.select(*[F.col(quoted(name)) for name in declared.fieldNames()])]
 
@@ -159,9 +155,9 @@ def _json(element: Any, name: str) -> str:
     try:
         text = json.dumps(element, sort_keys=True, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError) as error:
-        raise Misconfigured(Message("state.element_not_json", name=name, element=element, error=error)) from (error)
+        raise Misconfigured.of("state.element_not_json", name=name, element=element, error=error) from (error)
     if json.loads(text) != _with_lists(element):
-        raise Misconfigured(Message("state.element_changes", name=name, element=element, text=text))
+        raise Misconfigured.of("state.element_changes", name=name, element=element, text=text)
     return text
 
 

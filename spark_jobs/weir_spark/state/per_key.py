@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StructType
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir_spark.results.digest import computed_once, quoted
 from weir_spark.state import exact_rows, handles, keyed_pass
 from weir_spark.state.exact_rows import NotHeld
@@ -77,8 +77,8 @@ def per_key(
         not_held = _NOT_HELD.search(str(error))
         if not_held is None:
             raise
-        raise Misconfigured(
-            Message("state.per_key_value_unfit", state=stored.read.state.name, not_held=not_held[1])
+        raise Misconfigured.of(
+            "state.per_key_value_unfit", state=stored.read.state.name, not_held=not_held[1]
         ) from error
     changes = done.where(F.col(DELETED).isNotNull())
     return Passed(
@@ -92,13 +92,11 @@ def _require_range(stored: StoredState, rows: DataFrame) -> None:
     outside = stored.outside(rows.schema)
     found = [] if outside is None else rows.where(outside).select(*map(quoted, stored.keys)).limit(1).collect()
     if found:
-        raise Misconfigured(
-            Message(
-                "state.key_out_of_range",
-                state=stored.read.state.name,
-                found=found[0],
-                keys=[f"{stored.schema[key].dataType.simpleString()} ({key})" for key in stored.keys],
-            )
+        raise Misconfigured.of(
+            "state.key_out_of_range",
+            state=stored.read.state.name,
+            found=found[0],
+            keys=[f"{stored.schema[key].dataType.simpleString()} ({key})" for key in stored.keys],
         )
 
 
@@ -130,19 +128,19 @@ def _schema(stored: StoredState, schema: str) -> StructType:
     try:
         return stored.session.createDataFrame([], schema).schema
     except ParseException as error:
-        raise Misconfigured(
-            Message("state.per_key_schema_malformed", state=stored.read.state.name, schema=schema, error=error)
+        raise Misconfigured.of(
+            "state.per_key_schema_malformed", state=stored.read.state.name, schema=schema, error=error
         ) from error
 
 
 def _check(stored: StoredState, rows: DataFrame, form: str, order_by: Sequence[str]) -> None:
     name = stored.read.state.name
     if form not in FORMS:
-        raise Misconfigured(Message("state.per_key_form_unknown", name=name, form=form, forms=FORMS))
+        raise Misconfigured.of("state.per_key_form_unknown", name=name, form=form, forms=FORMS)
     types = {field.name: field.dataType for field in rows.schema.fields}
     if len(types) < len(rows.columns):
-        raise Misconfigured(Message("state.per_key_column_twice", name=name, columns=rows.columns))
+        raise Misconfigured.of("state.per_key_column_twice", name=name, columns=rows.columns)
     stored.require_keys(rows.schema, "per_key")
     for column in order_by:
         if column not in types:
-            raise Misconfigured(Message("state.per_key_column_missing", name=name, column=column, types=types))
+            raise Misconfigured.of("state.per_key_column_missing", name=name, column=column, types=types)

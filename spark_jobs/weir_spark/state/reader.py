@@ -18,7 +18,7 @@ from pyspark.sql.types import BooleanType, IntegerType, LongType, StructType
 
 from weir.dataflow.key_types import require_key_of
 from weir.dataflow.state_schema import fields_of_ddl, spark_json
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.formats.manifest import READ_OPTIONS
 from weir.formats.paths import name_of
 from weir.formats.region_job import OutputReport, StateFileToRead, StateToRead
@@ -97,14 +97,14 @@ class StoredState:
         where = f"state {self.read.state.name!r}"
         missing = [name for name in self.keys if name not in types]
         if missing:
-            raise Misconfigured(
-                Message("state.key_missing", where=where, what=what, keys=self.keys, missing=missing, types=types)
+            raise Misconfigured.of(
+                "state.key_missing", where=where, what=what, keys=self.keys, missing=missing, types=types
             )
         try:
             for key in self.keys:
                 require_key_of(types[key].simpleString(), self.schema[key].dataType.simpleString(), key)
         except Misconfigured as error:
-            raise Misconfigured(Message("dataflow.columns_wrong", where=where, error=error)) from error
+            raise Misconfigured.of("dataflow.columns_wrong", where=where, error=error) from error
 
     def keys_of(self, rows: DataFrame) -> DataFrame:
         """The distinct keys of rows in the types of the state, whose hashes others have not; for `require_keys`.

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import StructType
 
-from weir.errors import Internal, Message
+from weir.errors import Internal
 from weir.formats.manifest import ContentDigest, DataFile, UpdateDigest, digest_schema, is_chain, parsed_digest
 from weir.formats.region_job import OutputReport, OutputToWrite, StateReport
 from weir.state.chain_rules import chain, rows_after
@@ -125,7 +125,7 @@ def _chained(stored: StoredState, written: _Written) -> tuple[StateReport, Conte
     """Return what is known of a partition whose old rows were not looked for."""
     read, schema = stored.read, digest.schema_fingerprint(stored.schema)
     if read.rows is None or read.digest is None or read.epoch is None:
-        raise Internal(Message("state.blind_without_base", state=read.state.name))
+        raise Internal.of("state.blind_without_base", state=read.state.name)
     upserted = sum(each.rows for each in written.more)
     rows = rows_after(read.rows, upserted, sum(each.rows for each in written.gone), expires=stored.has_end)
     report = StateReport(None, written.changed, rows=rows)
@@ -179,9 +179,7 @@ class _Writing:
         else:
             less = self._tallies(found, "old", [each.updated for each in self.before])
         if sum(each.rows for each in less) != found["replaced"]:
-            raise Internal(
-                Message("state.ttl_row_too_old", name=self.name, before=[each.updated for each in self.before])
-            )
+            raise Internal.of("state.ttl_row_too_old", name=self.name, before=[each.updated for each in self.before])
         gone = self._tallies(found, "gone", (0,)) if self.is_blind else ()
         return _Written(int(found["changed"]), more, less, gone)
 
@@ -372,7 +370,7 @@ def _digest(schema: StructType, tallies: Sequence[UpdateDigest]) -> ContentDiges
 def _check(tallies: Sequence[UpdateDigest], in_files: int, written: _Written, name: str, *, is_full: bool) -> None:
     """Raise Internal if what was counted cannot be."""
     if any(each.rows < 0 for each in tallies):
-        raise Internal(Message("state.fewer_rows_than_none", name=name, tallies=tallies))
+        raise Internal.of("state.fewer_rows_than_none", name=name, tallies=tallies)
     expected = sum(each.rows for each in tallies) if is_full else written.changed
     if in_files != expected:
-        raise Internal(Message("state.rows_differ", name=name, in_files=in_files, expected=expected))
+        raise Internal.of("state.rows_differ", name=name, in_files=in_files, expected=expected)

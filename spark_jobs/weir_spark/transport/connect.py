@@ -25,7 +25,7 @@ from pyspark.sql.connect.client import SparkConnectClient, core
 from pyspark.sql.connect.client.retries import DefaultPolicy, RetryPolicy
 
 from weir.connections import FROM_ENVIRONMENT, LookUps
-from weir.errors import EngineLost, Fenced, Message, Misconfigured, WeirError, first_line
+from weir.errors import EngineLost, Fenced, Misconfigured, WeirError, first_line
 from weir.formats.codec import to_json
 from weir.formats.region_job import RegionReport, SparkJob
 from weir.store.store import Store
@@ -136,7 +136,7 @@ class ConnectEngine:
 
     def _check_not_stopped(self, job: SparkJob) -> None:
         if self._is_stopped.is_set():
-            raise Fenced(Message("engines.stopped", region=job.region, attempt=job.attempt))
+            raise Fenced.of("engines.stopped", region=job.region, attempt=job.attempt)
 
     def _interrupt_quietly(self, session_id: str) -> None:
         try:
@@ -291,19 +291,17 @@ def translate(error: Exception, region: str, url: str, *, is_server_alive: bool)
     if away_or_full is not None:
         return away_or_full
     if is_checkpoint_lost(error):
-        return EngineLost(Message("transport.executor_lost_by_server", region=region))
+        return EngineLost.of("transport.executor_lost_by_server", region=region)
     return of_code_or_rows(error, region) or error
 
 
 def _of_server(error: Exception, region: str, url: str, *, is_server_alive: bool) -> WeirError | None:
     if is_refused(error):
-        return Misconfigured(Message("transport.token_refused", region=region, url=url))
+        return Misconfigured.of("transport.token_refused", region=region, url=url)
     if is_server_gone(error) or not is_server_alive:
-        return EngineLost(
-            Message("transport.server_lost", region=region, url=url, error=shortened(first_line(error), 300))
-        )
+        return EngineLost.of("transport.server_lost", region=region, url=url, error=shortened(first_line(error), 300))
     if is_interruption(error):
-        return Fenced(Message("transport.work_interrupted", region=region, error=shortened(first_line(error), 300)))
+        return Fenced.of("transport.work_interrupted", region=region, error=shortened(first_line(error), 300))
     return None
 
 

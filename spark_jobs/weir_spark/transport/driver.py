@@ -117,7 +117,7 @@ def stopped_by_file(
     store: Store, job: SparkJob, end: Callable[[Fenced], None], poll_seconds: float = POLL_SECONDS
 ) -> Iterator[None]:
     """Call `end`, in a thread, once the attempt's folder has the stop file. Raises Fenced if it is there already."""
-    fenced = Fenced(Message("transport.stopped_by_file", region=job.region, attempt=job.attempt, stop_name=STOP_NAME))
+    fenced = Fenced.of("transport.stopped_by_file", region=job.region, attempt=job.attempt, stop_name=STOP_NAME)
     if is_stop_requested(store, job.folder):
         raise fenced
     is_over = threading.Event()
@@ -246,7 +246,7 @@ def _read_job(url: str, options: Mapping[str, Any]) -> SparkJob:
     try:
         return own_job_from_json(Store.open(folder or ".", options).read(name))
     except NotFound as error:
-        raise Retryable(Message("transport.job_unreadable", url=url, error=error)) from error
+        raise Retryable.of("transport.job_unreadable", url=url, error=error) from error
 
 
 def _exit_code(error: WeirError) -> int:
@@ -285,7 +285,7 @@ def read_and_delete(url: str) -> dict[str, str]:
             stream.close()
         files.delete(path, False)  # noqa: FBT003  Java has no names of arguments: not recursive
     except Py4JJavaError as error:
-        raise Retryable(Message("transport.secrets_unreadable", url=url, error=error.java_exception)) from error
+        raise Retryable.of("transport.secrets_unreadable", url=url, error=error.java_exception) from error
     found: dict[str, str] = json.loads(text)
     return found
 
@@ -297,7 +297,7 @@ def of_provider(name: str) -> str | None:
     try:
         found = _settings().getPasswordFromCredentialProviders(name.lower())
     except Py4JJavaError as error:
-        raise Misconfigured(Message("transport.provider_unusable", name=name, error=error.java_exception)) from error
+        raise Misconfigured.of("transport.provider_unusable", name=name, error=error.java_exception) from error
     return None if found is None else "".join(found)
 
 

@@ -13,7 +13,7 @@ import re
 
 from pyspark.errors import AnalysisException, PySparkException, PythonException
 
-from weir.errors import DiskFull, EngineLost, Message, Misconfigured, Retryable, StoreFull, WeirError
+from weir.errors import DiskFull, EngineLost, Misconfigured, Retryable, StoreFull, WeirError
 from weir.formats.region_job import SparkJob
 from weir.wording import shortened
 from weir_spark.files.failures import refused_rows, trace_of, unreadable_file
@@ -78,11 +78,11 @@ def translate_of_own_session(error: Exception, region: str) -> Exception:
     if away_or_full is not None:
         return away_or_full
     if is_checkpoint_lost(error):
-        return EngineLost(Message("transport.executor_lost", region=region))
+        return EngineLost.of("transport.executor_lost", region=region)
     names = {base.__name__ for base in type(error).__mro__}
     if any(text in str(error) for text in _LOST) or names & _LOST_GATEWAY:
         line = next((line for line in str(error).splitlines() if any(text in line for text in _LOST)), str(error))
-        return EngineLost(Message("transport.cluster_lost", region=region, line=shortened(line.strip(": "), 300)))
+        return EngineLost.of("transport.cluster_lost", region=region, line=shortened(line.strip(": "), 300))
     return of_code_or_rows(error, region) or error
 
 
@@ -91,14 +91,12 @@ def of_code_or_rows(error: Exception, region: str) -> Exception | None:
     refused = refused_rows(error)
     if refused is not None:
         place = getattr(error, PLACE, "")
-        return Misconfigured(
-            Message("transport.failed", region=region, place=f"{place}: " if place else "", refused=refused)
-        )
+        return Misconfigured.of("transport.failed", region=region, place=f"{place}: " if place else "", refused=refused)
     advice = _advice_on(error)
     return (
         None
         if advice is None
-        else Misconfigured(Message("transport.failed_with_advice", region=region, advice=advice, error=error))
+        else Misconfigured.of("transport.failed_with_advice", region=region, advice=advice, error=error)
     )
 
 
@@ -113,7 +111,7 @@ def unreadable_source(error: Exception, region: str, store: str) -> Misconfigure
     A file of the store is not meant: whether that is lost is asked of the store.
     """
     told = unreadable_file(error, store)
-    return None if told is None else Misconfigured(Message("transport.source_unreadable", region=region, told=told))
+    return None if told is None else Misconfigured.of("transport.source_unreadable", region=region, told=told)
 
 
 def _advice_on(error: Exception) -> str | None:
@@ -159,22 +157,22 @@ def disk_full(error: Exception, region: str) -> DiskFull | None:
         return None
     cause = next(part for part in reversed(trace.split(_CAUSE)) if message in part)
     if any(each in cause for each in _FILE_SYSTEMS):
-        return StoreFull(Message("transport.store_disk_full", region=region, message=message))
-    return DiskFull(Message("transport.spark_disk_full", region=region, message=message))
+        return StoreFull.of("transport.store_disk_full", region=region, message=message)
+    return DiskFull.of("transport.spark_disk_full", region=region, message=message)
 
 
 def token_expired(error: Exception, region: str) -> Retryable | None:
     """Return the error to raise in the place of `error` if the token of Spark's account has expired, else None."""
     trace = trace_of(error)
     is_expired = _EXPIRED in trace and _is_of_s3a(trace)
-    return Retryable(Message("transport.token_expired", region=region)) if is_expired else None
+    return Retryable.of("transport.token_expired", region=region) if is_expired else None
 
 
 def s3_silent(error: Exception, region: str) -> Retryable | None:
     """Return the error to raise in the place of `error` if S3 answered none of the tries of S3A, else None."""
     trace = trace_of(error)
     found = _SILENT.search(trace) if _is_of_s3a(trace) else None
-    return None if found is None else Retryable(Message("transport.s3_silent", region=region, error=found[0].strip()))
+    return None if found is None else Retryable.of("transport.s3_silent", region=region, error=found[0].strip())
 
 
 def _is_of_s3a(trace: str) -> bool:
@@ -187,4 +185,4 @@ def namenode_away(error: Exception, region: str) -> Retryable | None:
     if _UNKNOWN_HOST in trace or not any(each in trace for each in _NAMENODE_AWAY):
         return None
     said = next((line for line in trace.splitlines() if "Exception: " in line), str(error))
-    return Retryable(Message("transport.namenode_away", region=region, said=shortened(said.strip(": "), 300)))
+    return Retryable.of("transport.namenode_away", region=region, said=shortened(said.strip(": "), 300))

@@ -15,7 +15,7 @@ from weir.cli.airflow_api import airflow_if_reached
 from weir.cli.documents import AsJson, DryRun, OnlyDataflow, print_document
 from weir.cli.tables import key, number, print_cells, print_line, print_some
 from weir.environment import opened_services
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.retention.sweep import sweep
 from weir.retention.sweep_report import Kept, SweepReport
 from weir.units import format_size, time_from_text
@@ -55,7 +55,7 @@ def _floor(text: str | None) -> timedelta | None:
         return None
     found = time_from_text("--older-than", text)
     if found is None:
-        raise Misconfigured(Message("cli.floor_is_forever"))
+        raise Misconfigured.of("cli.floor_is_forever")
     return found
 
 

@@ -12,7 +12,7 @@ import typer
 from weir.cli.documents import OnlyDataflow
 from weir.cli.tables import print_line
 from weir.environment import opened_services, settings
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.rebuild.rebuild import UNKNOWN, Rebuilt, RebuiltRun
 from weir.rebuild.rebuild import rebuild as rebuild_ledger
 from weir.settings import url_without_password
@@ -27,7 +27,7 @@ def rebuild(
 ) -> None:
     """Rebuild the ledger from the store; running attempts are fenced and start again."""
     if (dataflow is None) is not everything:
-        raise Misconfigured(Message("cli.no_dataflow_to_rebuild"))
+        raise Misconfigured.of("cli.no_dataflow_to_rebuild")
     with opened_services(may_be_new=True) as services:
         built = rebuild_ledger(services, dataflow)
     if not built:

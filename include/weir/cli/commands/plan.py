@@ -15,7 +15,7 @@ from weir.cli.tables import print_line
 from weir.code.generation_rules import RepairCode
 from weir.coordination.services import Services
 from weir.environment import opened_services
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.recovery.questions import Question, apply_answer
 from weir.recovery.run_plans import RunPlan, have_go_on, plan_of
 
@@ -33,7 +33,7 @@ def plan(
 ) -> None:
     """Show what would run again in a run, now or after a failure or a loss."""
     if apply and fail is not None:
-        raise Misconfigured(Message("cli.task_has_not_failed", fail=fail))
+        raise Misconfigured.of("cli.task_has_not_failed", fail=fail)
     with opened_services() as services:
         planned = plan_of(services, Question(run, fail, tuple(lost or ()), code), airflow_if_reached)
         owed = apply_answer(services, planned.answer) if apply and planned.answer is not None else 0
@@ -64,7 +64,7 @@ def _draw(services: Services, planned: RunPlan, file: Path) -> None:
     with services.ledger.transaction() as session:
         graph = planned_graph(session, planned)
     if graph is None:
-        raise Misconfigured(Message("cli.nothing_to_draw", run=planned.run))
+        raise Misconfigured.of("cli.nothing_to_draw", run=planned.run)
     file.write_text(svg_file(drawing_of(graph)))
 
 

@@ -15,7 +15,7 @@ from weir.cli.documents import AsJson, DataflowName, Listing, OnlyDataflow, prin
 from weir.cli.tables import key, number, print_line, size, text, value
 from weir.code.generation_rules import short
 from weir.environment import opened_services
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.snapshots.savepoint import SavepointRequest, displaced, savepoints, tidy
 from weir.snapshots.savepoint import create as create_savepoint
 from weir.snapshots.savepoint import drop as drop_savepoint
@@ -128,7 +128,7 @@ def _draw(found: Sequence[CheckpointView], file: Path) -> None:
 
     of = {each.dataflow for each in found}
     if len(of) > 1:
-        raise Misconfigured(Message("cli.several_to_draw", dataflows=sorted(of)))
+        raise Misconfigured.of("cli.several_to_draw", dataflows=sorted(of))
     file.write_text(chart_file_of_bytes(found))
 
 

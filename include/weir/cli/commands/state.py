@@ -18,7 +18,7 @@ from weir.cli.tables import key as key_column
 from weir.cli.tables import print_line, text, value
 from weir.coordination.services import Services
 from weir.environment import opened_services
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.views.states import keyed_state_views, row_fields, where_of
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def _named_in(
     words = {word.lower() for word in re.findall(r"\w+", query)}
     names = [name for name in known if name.lower() in words]
     if not names:
-        raise Misconfigured(Message("cli.query_names_no_state", dataflow=dataflow, known=", ".join(known) or "none"))
+        raise Misconfigured.of("cli.query_names_no_state", dataflow=dataflow, known=", ".join(known) or "none")
     found = {name: _open(services, closing, dataflow, name, wanted) for name in names}
     oldest = min(found.values(), key=lambda state: (state.epoch, state.checkpoint is None))
     same = Wanted(None, str(oldest.checkpoint)) if oldest.checkpoint is not None else Wanted(oldest.epoch, None)
@@ -222,7 +222,7 @@ def _most(limit: int | None, *, as_json: bool) -> int | None:
     if limit is None:
         return None if as_json else SHOWN
     if limit < 0:
-        raise Misconfigured(Message("cli.limit_malformed", limit=limit))
+        raise Misconfigured.of("cli.limit_malformed", limit=limit)
     return limit or None
 
 

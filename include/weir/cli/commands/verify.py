@@ -22,7 +22,7 @@ from weir.cli.tables import OF_RUN, key, of_partition, print_line, print_rows, p
 from weir.coordination.read_leases import leased_reading, reader
 from weir.coordination.services import Services
 from weir.environment import opened_services
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.formats.programs import ResultToCheck
 from weir.integrity.content import contents_to_check, with_contents
 from weir.integrity.repair import Repair, repair_runs
@@ -68,13 +68,13 @@ def verify(
     """
     if expectations or checkpoint is not None or savepoint is not None:
         if content or repair or not expectations:
-            raise Misconfigured(Message("cli.verify_options_clash"))
+            raise Misconfigured.of("cli.verify_options_clash")
         is_right = verify_expectations(name, checkpoint, savepoint, remote, as_json=as_json)
         if not is_right:
             raise typer.Exit(EXIT_BAD)
         return
     if remote is not None and not content:
-        raise Misconfigured(Message("cli.remote_in_vain"))
+        raise Misconfigured.of("cli.remote_in_vain")
     with opened_services() as services:
         report = verify_runs(services, name, "weir verify", byte_progress)
         if content:

@@ -18,7 +18,7 @@ from weir.cli.progress import Progress
 from weir.cli.tables import OF_RUN, key, number, of_partition, print_line, print_rows, text, value
 from weir.coordination.services import Services
 from weir.environment import opened_services
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.formats.checks import CheckReport
 from weir.formats.region_job import CheckJob, RegionReport
 from weir.integrity.expectation_checks import check_expectations
@@ -34,7 +34,7 @@ def verify_expectations(
 ) -> bool:
     """Check committed results, or the restored state of a checkpoint or savepoint; return whether all checks pass."""
     if checkpoint is not None and savepoint is not None:
-        raise Misconfigured(Message("cli.nothing_to_restore"))
+        raise Misconfigured.of("cli.nothing_to_restore")
     check = partial(_checked, remote)
     with opened_services() as services:
         if checkpoint is None and savepoint is None:
@@ -53,9 +53,9 @@ def _drills(
         return [run_restore_test(services, each, None, check) for each in dataflows_with_checkpoints(services, name)]
     which = savepoint if checkpoint is None else checkpoint
     if checkpoint is not None and not checkpoint.isdigit():
-        raise Misconfigured(Message("cli.checkpoint_malformed", checkpoint=checkpoint, newest=NEWEST))
+        raise Misconfigured.of("cli.checkpoint_malformed", checkpoint=checkpoint, newest=NEWEST)
     if name is None and "/" not in (which or ""):
-        raise Misconfigured(Message("cli.dataflow_not_named", which=which))
+        raise Misconfigured.of("cli.dataflow_not_named", which=which)
     return [run_restore_test(services, name or "", which, check)]
 
 

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DataError, DBAPIError, ProgrammingError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from weir.errors import DiskFull, Message, Misconfigured, Retryable, WeirError
+from weir.errors import DiskFull, Misconfigured, Retryable, WeirError
 
 T = TypeVar("T")
 DRIVER = "postgresql+psycopg2"
@@ -158,14 +158,14 @@ def postgres_error(error: DBAPIError, ledger: str) -> WeirError | None:
     code, said = _code(error), " ".join(str(error.orig).split())
     advice = _advice(code, said)
     if advice is not None:
-        return Misconfigured(Message("ledger.unusable", ledger=ledger, said=said, advice=advice))
+        return Misconfigured.of("ledger.unusable", ledger=ledger, said=said, advice=advice)
     if code == "25006" or re.search(_STANDBY_WORDS, said):
-        return Retryable(Message("ledger.read_only", ledger=ledger, said=said))
+        return Retryable.of("ledger.read_only", ledger=ledger, said=said)
     if code == "53100":
-        return DiskFull(Message("ledger.disk_full", ledger=ledger, said=said))
+        return DiskFull.of("ledger.disk_full", ledger=ledger, said=said)
     is_ours = isinstance(error, ProgrammingError | DataError)
     if code.startswith(_PASSING_CODES) or error.connection_invalidated or not (code or is_ours):
-        return Retryable(Message("ledger.silent", ledger=ledger, said=said))
+        return Retryable.of("ledger.silent", ledger=ledger, said=said)
     return None
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import UpdateBase
 
-from weir.errors import Internal, Message
+from weir.errors import Internal
 
 _READS = "weir_reads"
 """The option of a connection whose transaction only reads."""
@@ -52,4 +52,4 @@ def _refuse(connection: Connection, statement: Any, *_more: Any) -> None:
     is_locking = getattr(statement, "_for_update_arg", None) is not None
     if is_locking or isinstance(statement, UpdateBase):
         what = "lock rows" if is_locking else "write"
-        raise Internal(Message("ledger.write_while_reading", what=what, statement=statement))
+        raise Internal.of("ledger.write_while_reading", what=what, statement=statement)

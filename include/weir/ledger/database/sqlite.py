@@ -17,7 +17,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import NullPool, Pool
 
-from weir.errors import DiskFull, Message, Misconfigured, Retryable, WeirError, is_disk_full
+from weir.errors import DiskFull, Misconfigured, Retryable, WeirError, is_disk_full
 from weir.ledger.database.reading import is_reading
 
 LOCK_SECONDS = 60
@@ -97,11 +97,11 @@ def _require_local_folder(database: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         if is_disk_full(error):
-            raise DiskFull(Message("ledger.no_room_for_folder", folder=folder, reason=error.strerror)) from error
-        raise Misconfigured(Message("ledger.folder_not_created", folder=folder, reason=error.strerror)) from error
+            raise DiskFull.of("ledger.no_room_for_folder", folder=folder, reason=error.strerror) from error
+        raise Misconfigured.of("ledger.folder_not_created", folder=folder, reason=error.strerror) from error
     kind = file_system_of(folder)
     if is_on_network(kind):
-        raise Misconfigured(Message("ledger.sqlite_on_network", database=database, kind=kind))
+        raise Misconfigured.of("ledger.sqlite_on_network", database=database, kind=kind)
 
 
 def is_on_network(kind: str) -> bool:
@@ -130,12 +130,12 @@ def sqlite_error(error: DBAPIError, url: URL, ledger: str) -> WeirError | None:
     if isinstance(error, OperationalError):
         free = _free_bytes(url)
         if "full" in said or ("I/O error" in said and free is not None and free < LEAST_FREE_SPACE):
-            return DiskFull(Message("ledger.sqlite_disk_full", ledger=ledger, said=said, free=free))
+            return DiskFull.of("ledger.sqlite_disk_full", ledger=ledger, said=said, free=free)
         if "readonly" in said or ("unable to open" in said and not _may_write(url)):
-            return Misconfigured(Message("ledger.sqlite_not_writable", ledger=ledger, said=said))
-        return Retryable(Message("ledger.silent", ledger=ledger, said=said))
+            return Misconfigured.of("ledger.sqlite_not_writable", ledger=ledger, said=said)
+        return Retryable.of("ledger.silent", ledger=ledger, said=said)
     if "not a database" in said or "malformed" in said:
-        return Misconfigured(Message("ledger.sqlite_damaged", ledger=ledger, said=said))
+        return Misconfigured.of("ledger.sqlite_damaged", ledger=ledger, said=said)
     return None
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from weir.errors import Fault, Internal, Loss, Message
+from weir.errors import Fault, Internal, Loss
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState, CurrentResult, ReadResult, ReadSet, RegionState, RunState
 from weir.recovery.rules.backtrack import Occasion
@@ -60,7 +60,7 @@ def decided(state: RunState, failed: RegionId | None, lost: Iterable[PartitionId
     intact = state.results.keys() - losses.keys()
     plan = decide(state, Failure(failed=failed, losses=losses, intact=intact, occasion=occasion))
     if isinstance(plan, NeedsProbe):
-        raise Internal(Message("recovery.input_is_there", partitions=sorted(plan.partitions)))
+        raise Internal.of("recovery.input_is_there", partitions=sorted(plan.partitions))
     return plan
 
 

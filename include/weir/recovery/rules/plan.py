@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any
 
 from weir.code.generation_rules import Code, Generation, RepairCode
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.topology.ids import OWN_RUN, RunRef, run_ref
 from weir.topology.regions import RegionId
 
@@ -218,7 +218,7 @@ class Plan:
     def from_json(found: Mapping[str, Any]) -> Plan:
         """Read what `to_json` wrote. Raises Misconfigured for another version."""
         if found.get("version") != VERSION:
-            raise Misconfigured(Message("recovery.plan_of_other_version", found=found.get("version"), version=VERSION))
+            raise Misconfigured.of("recovery.plan_of_other_version", found=found.get("version"), version=VERSION)
         failed, run = found["failed"], found["run"]
         return Plan(
             failed=None if failed is None else _region(failed, OWN_RUN),

@@ -30,7 +30,7 @@ from deltalake.transaction import AddAction, RemoveAction, create_table_with_add
 from weir.connections import S3Account
 from weir.dataflow.state_schema import Fields
 from weir.delta_rs import is_of_library, is_refusal, said
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.sinks.folders import TargetFolder, open_folder, require_apart
 from weir.sinks.protocol import ROLLED_BACK, Held, Outcome, SinkTarget, TargetAway, Token, Version
 from weir.sinks.rows import batches
@@ -94,7 +94,7 @@ class DeltaTarget(SinkTarget):
                 if self._is_added(table, version, columns):
                     return Outcome.COMMITTED
                 time.sleep(pause)
-        raise TargetAway(Message("sinks.delta_changes_too_often", table=self, turns=_TURNS, version=version))
+        raise TargetAway.of("sinks.delta_changes_too_often", table=self, turns=_TURNS, version=version)
 
     def recover(self, version: Version, token: Token) -> Outcome:  # noqa: ARG002
         """Read the epoch's marker in the newest version of the table, and look for the epoch's files."""
@@ -119,7 +119,7 @@ class DeltaTarget(SinkTarget):
                 if self._is_written(table, said, table.schema(), [], _ROLLED_BACK):
                     return True
                 time.sleep(pause)
-        raise TargetAway(Message("sinks.delta_rollback_contended", table=self, turns=_TURNS, version=version))
+        raise TargetAway.of("sinks.delta_rollback_contended", table=self, turns=_TURNS, version=version)
 
     def _seen(self, table: DeltaTable, version: Version) -> Outcome:
         number, digest = self._marked(table, version)
@@ -261,9 +261,7 @@ class DeltaTarget(SinkTarget):
         """Report whether the table says whose it is. Raises Misconfigured if it is another sink's."""
         found = table.metadata().configuration.get(OWNER)
         if found not in (None, owner):
-            raise Misconfigured(
-                Message("sinks.delta_owned_by_another", table=self, found=found, owner=owner, property=OWNER)
-            )
+            raise Misconfigured.of("sinks.delta_owned_by_another", table=self, found=found, owner=owner, property=OWNER)
         return found is not None
 
     def _found(self) -> DeltaTable | None:
@@ -282,7 +280,7 @@ class DeltaTarget(SinkTarget):
     def _created(self, columns: Fields) -> DeltaTable:
         """Create the table, without rows, unless somebody else just does."""
         if self.options["create"] != "if_missing":
-            raise Misconfigured(Message("sinks.delta_table_missing", table=self, partition=self._partition))
+            raise Misconfigured.of("sinks.delta_table_missing", table=self, partition=self._partition)
         schema = Schema.from_json(new_schema(columns, self._partition))
         try:
             create_table_with_add_actions(
@@ -300,14 +298,14 @@ class DeltaTarget(SinkTarget):
         try:
             yield
         except DeltaProtocolError as error:
-            raise Misconfigured(Message("sinks.delta_features_unknown", table=self, said=said(error))) from error
+            raise Misconfigured.of("sinks.delta_features_unknown", table=self, said=said(error)) from error
         except BaseException as error:
             if is_refusal(error):
-                raise Misconfigured(
-                    Message("sinks.delta_unusable", table=self, name=type(error).__name__, said=said(error))
+                raise Misconfigured.of(
+                    "sinks.delta_unusable", table=self, name=type(error).__name__, said=said(error)
                 ) from error
             if isinstance(error, OSError) or is_of_library(error):
-                raise TargetAway(Message("sinks.delta_silent", table=self, said=said(error))) from error
+                raise TargetAway.of("sinks.delta_silent", table=self, said=said(error)) from error
             raise
 
     @property

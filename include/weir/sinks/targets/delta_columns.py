@@ -63,13 +63,11 @@ def columns_of(spark_schema: str, partition: str) -> Fields:
     found = {name: Field(name, _stored(name, each.kind)) for name, each in fields_of_json(spark_schema).items()}
     taken = [name for name in found if name.lower() == partition.lower() or _NOT_IN_NAMES & set(name)]
     if taken:
-        raise Misconfigured(
-            Message(
-                "sinks.delta_column_refused",
-                taken=taken[0],
-                characters="".join(sorted(_NOT_IN_NAMES)),
-                partition=partition,
-            )
+        raise Misconfigured.of(
+            "sinks.delta_column_refused",
+            taken=taken[0],
+            characters="".join(sorted(_NOT_IN_NAMES)),
+            partition=partition,
         )
     return found
 
@@ -80,7 +78,7 @@ def _stored(column: str, kind: Kind) -> Kind:
     if kind.name.startswith(_TEXTS):
         return Kind("string")
     if kind.name not in _TYPES and not kind.name.startswith("decimal("):
-        raise Misconfigured(Message("sinks.delta_type_missing", column=column, kind=kind))
+        raise Misconfigured.of("sinks.delta_type_missing", column=column, kind=kind)
     return Kind(kind.name)
 
 
@@ -108,13 +106,11 @@ def schema_with(table: str, schema: str, columns: Fields, partition: str, *, may
             fields[place] = {**fields[place], "type": _field(column)["type"]}
     if problems or (changes and not may_change):
         cure = "" if problems else ': declare create="if_missing", which adds and widens columns, or do it yourself'
-        raise Misconfigured(
-            Message(
-                "sinks.delta_columns_unfit",
-                table=table,
-                problems=[*problems, *([] if may_change else changes)],
-                cure=cure or ". Change the table, or cast the columns in the stage that the sink reads",
-            )
+        raise Misconfigured.of(
+            "sinks.delta_columns_unfit",
+            table=table,
+            problems=[*problems, *([] if may_change else changes)],
+            cure=cure or ". Change the table, or cast the columns in the stage that the sink reads",
         )
     return json.dumps({"type": "struct", "fields": fields}) if changes else schema
 
@@ -169,7 +165,7 @@ def require_no_nulls(table: str, names: Collection[str], batches: Iterable[pa.Re
     for batch in batches:
         for name in names:
             if batch.column(name).null_count:
-                raise Misconfigured(Message("sinks.delta_null_refused", table=table, name=name))
+                raise Misconfigured.of("sinks.delta_null_refused", table=table, name=name)
 
 
 def require_usable(
@@ -194,14 +190,14 @@ def require_usable(
             )
         )
     if problems:
-        raise Misconfigured(Message("sinks.delta_table_unfit", table=table, problems=problems))
+        raise Misconfigured.of("sinks.delta_table_unfit", table=table, problems=problems)
 
 
 def require_features(table: str, columns: Fields, features: Collection[str]) -> None:
     """Require the feature that columns need which are added: without it nobody could open the table any more."""
     needs = [name for name, each in columns.items() if _has_no_zone(each.kind)]
     if needs and "timestampNtz" not in features:
-        raise Misconfigured(Message("sinks.delta_feature_missing", table=table, needs=needs[0]))
+        raise Misconfigured.of("sinks.delta_feature_missing", table=table, needs=needs[0])
 
 
 def _has_no_zone(kind: Kind) -> bool:

@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.sinks.folders import LocalFolder, reached, require_alone, require_apart, require_writable, versions_of
 from weir.sinks.protocol import (
     ROLLED_BACK,
@@ -133,11 +133,11 @@ class FilesTarget(SinkTarget):
         for each in {link, *self._root.glob(f"*={self._value(version)}")}:
             marker = self._marker_of(each)
             if marker is not None and marker["owner"] != version.owner:
-                raise Misconfigured(
-                    Message("sinks.files_owned_by_another", each=each, marker=marker["owner"], owner=version.owner)
+                raise Misconfigured.of(
+                    "sinks.files_owned_by_another", each=each, marker=marker["owner"], owner=version.owner
                 )
             if each == link and marker is None and link.exists() and not link.is_symlink():
-                raise TargetConflict(Message("sinks.files_link_in_the_way", link=link, owner=version.owner))
+                raise TargetConflict.of("sinks.files_link_in_the_way", link=link, owner=version.owner)
 
     def _new_folder(self, version: Version, token: Token) -> Path:
         """Return the version's folder, or another one where readers see that, with a file damaged or gone."""
@@ -217,9 +217,7 @@ class FilesTarget(SinkTarget):
             try:
                 self._root.mkdir(exist_ok=True)
             except FileNotFoundError as error:  # folders above are not made: they may be on a disk that is not mounted
-                raise TargetAway(
-                    Message("sinks.files_parent_missing", root=self._root, parent=self._root.parent)
-                ) from error
+                raise TargetAway.of("sinks.files_parent_missing", root=self._root, parent=self._root.parent) from error
             self._versions.mkdir(exist_ok=True)
             lock = (self._versions / "lock").open("a")
         with lock:
@@ -234,7 +232,7 @@ class FilesTarget(SinkTarget):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() > until:
-                    raise TargetAway(Message("sinks.files_locked", versions=self._versions / "lock")) from None
+                    raise TargetAway.of("sinks.files_locked", versions=self._versions / "lock") from None
                 time.sleep(_PAUSE)
             else:
                 return
@@ -260,7 +258,7 @@ def require_free_name(version: Version, partition: str) -> None:
     columns = [each["name"] for each in json.loads(version.spark_schema)["fields"]]
     found = [name for name in columns if name.casefold() == partition.casefold()]
     if found:
-        raise Misconfigured(Message("sinks.files_column_taken", sink=version.sink, found=found[0], partition=partition))
+        raise Misconfigured.of("sinks.files_column_taken", sink=version.sink, found=found[0], partition=partition)
 
 
 def partition_value(epoch: str) -> str:

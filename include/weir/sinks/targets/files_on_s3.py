@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from weir.connections import S3Account
-from weir.errors import Message, Misconfigured, Retryable
+from weir.errors import Misconfigured, Retryable
 from weir.extras import needed_for
 from weir.sinks.folders import PART_BYTES, S3_SECONDS, parts_of, reached, require_apart
 from weir.sinks.protocol import (
@@ -83,7 +83,7 @@ class S3FilesTarget(SinkTarget):
                 return seen
             if self._is_put(version, found, version.digest):
                 return Outcome.COMMITTED
-        raise TargetAway(Message("sinks.s3_contended", key=self._key(version), turns=_TURNS))
+        raise TargetAway.of("sinks.s3_contended", key=self._key(version), turns=_TURNS)
 
     def recover(self, version: Version, token: Token) -> Outcome:  # noqa: ARG002
         """Read the marker."""
@@ -97,7 +97,7 @@ class S3FilesTarget(SinkTarget):
                 return False
             if found.digest == ROLLED_BACK or self._is_put(version, found, ROLLED_BACK):
                 return True
-        raise TargetAway(Message("sinks.s3_contended", key=self._key(version), turns=_TURNS))
+        raise TargetAway.of("sinks.s3_contended", key=self._key(version), turns=_TURNS)
 
     def _found(self, version: Version) -> _Object | None:
         """Ask for the epoch's object. Raises TargetConflict for other objects there, and for that of another sink."""
@@ -107,22 +107,20 @@ class S3FilesTarget(SinkTarget):
             others = [] if head else self._names(version)
         if head is None:
             if others:
-                raise TargetConflict(
-                    Message("sinks.s3_pointer_in_the_way", path=self.options["path"], key=key, others=others[:3])
+                raise TargetConflict.of(
+                    "sinks.s3_pointer_in_the_way", path=self.options["path"], key=key, others=others[:3]
                 )
             return None
         marker = json.loads(head.get("Metadata", {}).get(_MARKER) or "{}")
         if not marker:
-            raise TargetConflict(Message("sinks.s3_key_in_the_way", path=self.options["path"], key=key))
+            raise TargetConflict.of("sinks.s3_key_in_the_way", path=self.options["path"], key=key)
         if marker["owner"] != version.owner:
-            raise Misconfigured(
-                Message(
-                    "sinks.s3_owned_by_another",
-                    path=self.options["path"],
-                    key=key,
-                    marker=marker["owner"],
-                    owner=version.owner,
-                )
+            raise Misconfigured.of(
+                "sinks.s3_owned_by_another",
+                path=self.options["path"],
+                key=key,
+                marker=marker["owner"],
+                owner=version.owner,
             )
         return _Object(str(head["ETag"]), int(marker["number"]), str(marker["digest"]))
 
@@ -178,7 +176,7 @@ def _parts(reach: Reach, version: Version, space: IO[bytes]) -> Iterator[bytes]:
             writer.write_table(table)
             rows += table.num_rows
     if rows != version.rows:
-        raise Retryable(Message("sinks.s3_rows_differ", rows=rows, version=version, expected=version.rows))
+        raise Retryable.of("sinks.s3_rows_differ", rows=rows, version=version, expected=version.rows)
     space.seek(0)
     while part := space.read(PART_BYTES):
         yield part

@@ -35,7 +35,7 @@ from pyiceberg.table import Table, Transaction
 
 from weir.catalogs import CatalogAway, is_refusal, opened, require_location, said
 from weir.connections import S3Account
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.sinks.folders import LocalFolder, S3Folder, TargetFolder, parts_of, require_apart
 from weir.sinks.protocol import (
     ROLLED_BACK,
@@ -189,8 +189,8 @@ class IcebergTarget(SinkTarget):
             if turn > 1 and is_refusal(failure):  # the first may have come after a commit, which this turn would see
                 raise failure
             if turn == _TURNS or time.monotonic() >= until:
-                raise TargetAway(
-                    Message("sinks.iceberg_commits_fail", turn=turn, name=self._name, said=said(failure))
+                raise TargetAway.of(
+                    "sinks.iceberg_commits_fail", turn=turn, name=self._name, said=said(failure)
                 ) from failure
             longest = min(_PAUSE * 2**turn, _LONGEST_PAUSE)
             time.sleep(random.uniform(longest / 2, longest))  # noqa: S311
@@ -212,13 +212,11 @@ class IcebergTarget(SinkTarget):
     def _require_writable(self, table: Table) -> None:
         require_location(f"the location of the table {self._name}", table.location())
         if table.metadata.format_version > _FORMAT:
-            raise Misconfigured(
-                Message(
-                    "sinks.iceberg_format_too_new",
-                    name=self._name,
-                    format_version=table.metadata.format_version,
-                    format=_FORMAT,
-                )
+            raise Misconfigured.of(
+                "sinks.iceberg_format_too_new",
+                name=self._name,
+                format_version=table.metadata.format_version,
+                format=_FORMAT,
             )
 
     def _load(self, catalog: Catalog) -> Table:
@@ -228,7 +226,7 @@ class IcebergTarget(SinkTarget):
             raise self._missing(catalog) from None
 
     def _missing(self, catalog: Catalog) -> Misconfigured:
-        return Misconfigured(Message("sinks.iceberg_table_missing", catalog=catalog.name, name=self._name))
+        return Misconfigured.of("sinks.iceberg_table_missing", catalog=catalog.name, name=self._name)
 
     @property
     def _name(self) -> str:

@@ -21,7 +21,6 @@ from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, Manifes
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from weir.errors import Message
 from weir.sinks.protocol import Outcome, TargetConflict, Version, outcome_of
 
 _NAME: Final = re.compile(
@@ -114,17 +113,15 @@ class EpochInTable:
             return
         name = ".".join(self.table.name())
         live = len(self._live_names())
-        raise TargetConflict(
-            Message(
-                "sinks.iceberg_epoch_rewritten",
-                name=name,
-                live=live,
-                files=marker.files,
-                number=marker.number,
-                owner=self.owner,
-                epoch=self.epoch,
-                marker_key=marker_key(self.owner, self.epoch),
-            )
+        raise TargetConflict.of(
+            "sinks.iceberg_epoch_rewritten",
+            name=name,
+            live=live,
+            files=marker.files,
+            number=marker.number,
+            owner=self.owner,
+            epoch=self.epoch,
+            marker_key=marker_key(self.owner, self.epoch),
         )
 
     def rows(self) -> Rows:

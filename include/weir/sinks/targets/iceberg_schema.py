@@ -42,7 +42,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from weir.errors import Message, Misconfigured, Retryable
+from weir.errors import Misconfigured, Retryable
 from weir.sinks.protocol import VersionFile
 
 NAME_MAPPING: Final = "schema.name-mapping.default"
@@ -81,7 +81,7 @@ def _require_names_apart(fields: Sequence[NestedField]) -> None:
         name = ".".join(parts)
         other = found.setdefault(name.lower(), parts)
         if other is not parts:
-            raise Misconfigured(Message("sinks.iceberg_names_joined", name=_told(other), other=_told(parts)))
+            raise Misconfigured.of("sinks.iceberg_names_joined", name=_told(other), other=_told(parts))
 
 
 def _parts_of(fields: Sequence[NestedField]) -> Iterator[tuple[str, ...]]:
@@ -138,7 +138,7 @@ class _Converter:
             return DecimalType(int(decimal[1]), int(decimal[2]))
         found = StringType() if _TEXT.fullmatch(name) else _TYPES.get(name)
         if found is None:
-            raise Misconfigured(Message("sinks.iceberg_type_unknown", where=where, name=name))
+            raise Misconfigured.of("sinks.iceberg_type_unknown", where=where, name=name)
         return found
 
 
@@ -159,19 +159,17 @@ def stage_schema(transaction: Transaction, table: str, wanted: Schema, *, may_ch
         if not may_change:
             told = [f"has no column {name}" for name in missing]
             told += [f"has the column {name} as {existing.find_field(name).field_type}" for name in narrow]
-            raise Misconfigured(
-                Message(
-                    "sinks.iceberg_table_unfit",
-                    table=table,
-                    told=told,
-                    missing=[f"{name} {wanted.find_field(name).field_type}" for name in missing + narrow],
-                )
+            raise Misconfigured.of(
+                "sinks.iceberg_table_unfit",
+                table=table,
+                told=told,
+                missing=[f"{name} {wanted.find_field(name).field_type}" for name in missing + narrow],
             )
         try:
             with transaction.update_schema() as update:
                 update.union_by_name(wanted)
         except (ValueError, ValidationError, ResolveError) as error:
-            raise Misconfigured(Message("sinks.iceberg_columns_unfit", table=table, error=error)) from error
+            raise Misconfigured.of("sinks.iceberg_columns_unfit", table=table, error=error) from error
     _stage_mapping(transaction, table, wanted)
 
 
@@ -182,25 +180,23 @@ def _require_takable(table: str, wanted: Schema, existing: Schema, metadata: Tab
         if existing.find_field(name).required and not _is_key_of_map(existing, name)
     ]
     if required:
-        raise Misconfigured(Message("sinks.iceberg_required", table=table, required=required, first=required[0]))
+        raise Misconfigured.of("sinks.iceberg_required", table=table, required=required, first=required[0])
     _require_same_depth(table, wanted, existing)
     mapped = {path: field_id for path, field_id in _mapped(metadata) if path not in existing.column_names}
     spelled = {name.lower(): name for name in existing.column_names}
     for name in wanted.column_names:
         if name in mapped:
-            raise Misconfigured(
-                Message(
-                    "sinks.iceberg_column_renamed",
-                    name=name,
-                    table=table,
-                    new_name=existing.find_column_name(mapped[name]),
-                )
+            raise Misconfigured.of(
+                "sinks.iceberg_column_renamed",
+                name=name,
+                table=table,
+                new_name=existing.find_column_name(mapped[name]),
             )
         if name in existing.column_names:
             _require_same_kind(table, name, wanted.find_field(name).field_type, existing.find_field(name).field_type)
         elif name.lower() in spelled:
-            raise Misconfigured(
-                Message("sinks.iceberg_column_spelled", table=table, name=name, spelled=spelled[name.lower()])
+            raise Misconfigured.of(
+                "sinks.iceberg_column_spelled", table=table, name=name, spelled=spelled[name.lower()]
             )
 
 
@@ -210,8 +206,8 @@ def _require_same_depth(table: str, wanted: Schema, existing: Schema) -> None:
     for parts in _parts_of(wanted.fields):
         name = ".".join(parts)
         if there.get(name, parts) != parts:
-            raise Misconfigured(
-                Message("sinks.iceberg_depth_differs", table=table, found=_told(there[name]), given=_told(parts))
+            raise Misconfigured.of(
+                "sinks.iceberg_depth_differs", table=table, found=_told(there[name]), given=_told(parts)
             )
 
 
@@ -223,9 +219,7 @@ def _is_key_of_map(schema: Schema, name: str) -> bool:
 def _require_same_kind(table: str, name: str, wanted: IcebergType, existing: IcebergType) -> None:
     is_same = wanted == existing or (not wanted.is_primitive and type(wanted) is type(existing))
     if not is_same and not _is_wider(wanted, existing) and not _is_wider(existing, wanted):
-        raise Misconfigured(
-            Message("sinks.iceberg_type_differs", name=name, table=table, existing=existing, wanted=wanted)
-        )
+        raise Misconfigured.of("sinks.iceberg_type_differs", name=name, table=table, existing=existing, wanted=wanted)
 
 
 def _is_wider(wide: IcebergType, narrow: IcebergType) -> bool:
@@ -243,14 +237,12 @@ def _stage_mapping(transaction: Transaction, table: str, wanted: Schema) -> None
     for name in wanted.column_names:
         field_id = metadata.schema().find_field(name).field_id
         if mapped.get(name) != field_id:
-            raise Misconfigured(
-                Message(
-                    "sinks.iceberg_mapping_incomplete",
-                    name_mapping=NAME_MAPPING,
-                    table=table,
-                    name=name,
-                    field_id=field_id,
-                )
+            raise Misconfigured.of(
+                "sinks.iceberg_mapping_incomplete",
+                name_mapping=NAME_MAPPING,
+                table=table,
+                name=name,
+                field_id=field_id,
             )
 
 
@@ -298,25 +290,21 @@ def data_file(table: str, metadata: TableMetadata, path: str, file: VersionFile,
     """
     footer = _footer(file, open_file)
     if footer.num_rows != file.rows:
-        raise Retryable(
-            Message("sinks.iceberg_rows_differ", file_path=file.path, found=footer.num_rows, rows=file.rows)
-        )
+        raise Retryable.of("sinks.iceberg_rows_differ", file_path=file.path, found=footer.num_rows, rows=file.rows)
     _require_readable(file, footer)
     try:
         made = parquet_file_to_data_file(cast("FileIO", _Input(open_file, file.bytes)), metadata, path)
     except (ValueError, KeyError) as error:
-        raise Misconfigured(
-            Message("sinks.iceberg_file_refused", table=table, file_path=file.path, error=error, advice=_ADVICE)
+        raise Misconfigured.of(
+            "sinks.iceberg_file_refused", table=table, file_path=file.path, error=error, advice=_ADVICE
         ) from error
     except OverflowError as error:
-        raise Misconfigured(
-            Message(
-                "sinks.iceberg_years_refused",
-                table=table,
-                file_path=file.path,
-                file=_without_python(footer),
-                error=error,
-            )
+        raise Misconfigured.of(
+            "sinks.iceberg_years_refused",
+            table=table,
+            file_path=file.path,
+            file=_without_python(footer),
+            error=error,
         ) from error
     for at, field in enumerate(metadata.spec().fields):
         _require_one_value(table, metadata, file, footer, field, made.partition[at])
@@ -347,16 +335,16 @@ def _footer(file: VersionFile, open_file: Opens) -> pq.FileMetaData:
         with open_file() as source:
             return pq.read_metadata(source)
     except (OSError, pa.ArrowInvalid) as error:
-        raise Retryable(Message("sinks.file_unreadable", file_path=file.path, error=error)) from error
+        raise Retryable.of("sinks.file_unreadable", file_path=file.path, error=error) from error
 
 
 def _require_readable(file: VersionFile, footer: pq.FileMetaData) -> None:
     kinds = {footer.schema.column(at).path: footer.schema.column(at).physical_type for at in range(footer.num_columns)}
     old = next((path for path, kind in kinds.items() if kind == "INT96"), None)
     if old is not None:
-        raise Misconfigured(Message("sinks.iceberg_int96", file_path=file.path, old=old))
+        raise Misconfigured.of("sinks.iceberg_int96", file_path=file.path, old=old)
     if any(b"PARQUET:field_id" in (field.metadata or {}) for field in footer.schema.to_arrow_schema()):
-        raise Misconfigured(Message("sinks.iceberg_field_ids", file_path=file.path))
+        raise Misconfigured.of("sinks.iceberg_field_ids", file_path=file.path)
 
 
 def _require_one_value(
@@ -366,21 +354,19 @@ def _require_one_value(
     name = metadata.schema().find_column_name(field.source_id)
     paths = [footer.schema.column(at).path for at in range(footer.num_columns)]
     if name not in paths:
-        raise Misconfigured(Message("sinks.iceberg_partition_missing", table=table, name=name, advice=_ADVICE))
+        raise Misconfigured.of("sinks.iceberg_partition_missing", table=table, name=name, advice=_ADVICE)
     at = paths.index(name)
     groups = [footer.row_group(number).column(at).statistics for number in range(footer.num_row_groups)]
     if any(each is None or not each.has_null_count for each in groups):
-        raise Misconfigured(Message("sinks.iceberg_statistics_missing", file_path=file.path, name=name, table=table))
+        raise Misconfigured.of("sinks.iceberg_statistics_missing", file_path=file.path, name=name, table=table)
     nulls = sum(each.null_count for each in groups)
     if nulls not in (0, file.rows) or (value is None and nulls == 0):
-        raise Misconfigured(
-            Message(
-                "sinks.iceberg_partition_null",
-                table=table,
-                file_path=file.path,
-                nulls=nulls,
-                rows=file.rows,
-                name=name,
-                advice=_ADVICE,
-            )
+        raise Misconfigured.of(
+            "sinks.iceberg_partition_null",
+            table=table,
+            file_path=file.path,
+            nulls=nulls,
+            rows=file.rows,
+            name=name,
+            advice=_ADVICE,
         )

@@ -24,7 +24,7 @@ from typing import Any, Final
 from confluent_kafka import Producer
 
 from weir.dataflow.targets import MARKER_TOPIC
-from weir.errors import Message, Misconfigured, Retryable, WeirError
+from weir.errors import Misconfigured, Retryable, WeirError
 from weir.kafka.cluster import Cluster, KafkaError, KafkaException, Topic
 from weir.sinks.protocol import Held, Outcome, SinkTarget, TargetAway, TargetConflict, Token, Version, outcome_of
 from weir.sinks.rows import batches
@@ -135,7 +135,7 @@ class KafkaTarget(SinkTarget):
             self._mark(version, version.epoch, place, send)
             now = place.cluster.topic(self._topic)
             if now is None or now.id != place.topic.id:
-                raise _Unsettled(Message("sinks.kafka_topic_made_again", topic=self._topic))
+                raise _Unsettled.of("sinks.kafka_topic_made_again", topic=self._topic)
         if self._is_hidden(place):  # brokers answer first, and let readers see a transaction a moment later
             self._markers(place, is_taken=True)
         return Outcome.COMMITTED
@@ -183,9 +183,7 @@ class KafkaTarget(SinkTarget):
             refused = next((each for each in failed if each.code() in _UNTAKEN), None)
             if refused is None or not isinstance(error, WeirError):
                 raise
-            raise TargetConflict(
-                Message("sinks.kafka_record_refused", topic=self._topic, error=refused.str())
-            ) from error
+            raise TargetConflict.of("sinks.kafka_record_refused", topic=self._topic, error=refused.str()) from error
 
     def _send(self, version: Version, keys: Keys | None, send: Callable[..., None]) -> None:
         headers, rows = headers_of(version), 0
@@ -197,7 +195,7 @@ class KafkaTarget(SinkTarget):
                 if later is None or later <= version.epoch:
                     send(self._topic, value, key, headers=headers)
         if rows != version.rows:
-            raise Retryable(Message("sinks.s3_rows_differ", rows=rows, version=version, expected=version.rows))
+            raise Retryable.of("sinks.s3_rows_differ", rows=rows, version=version, expected=version.rows)
         for key, partition in keys.left_of(version.epoch) if keys is not None else ():
             send(self._topic, None, key, headers=headers, partition=partition)
 
@@ -253,18 +251,14 @@ class KafkaTarget(SinkTarget):
     def _require_new(self, version: Version, place: _Place, markers: Markers) -> None:
         number, _ = self._marked(version, place, markers)
         if self._mode == "append" and number:
-            raise TargetConflict(
-                Message("sinks.kafka_append_twice", topic=self._topic, number=number, epoch=version.epoch)
-            )
+            raise TargetConflict.of("sinks.kafka_append_twice", topic=self._topic, number=number, epoch=version.epoch)
 
     def _require_sole_owner(self, version: Version, place: _Place, markers: Markers) -> bool:
         """Require that no other sink publishes into the topic; report whether this one has."""
         owners = {owner for (owner, _), found in markers.items() if found["topic_id"] == place.topic.id}
         other = next(iter(sorted(owners - {version.owner})), None)
         if other is not None:
-            raise Misconfigured(
-                Message("sinks.kafka_owned_by_another", topic=self._topic, other=other, owner=version.owner)
-            )
+            raise Misconfigured.of("sinks.kafka_owned_by_another", topic=self._topic, other=other, owner=version.owner)
         return version.owner in owners
 
     def _require_partitions(self, version: Version, place: _Place, markers: Markers) -> None:
@@ -275,13 +269,11 @@ class KafkaTarget(SinkTarget):
             if owner == version.owner and found["topic_id"] == place.topic.id
         } - {place.topic.partitions}
         if self._mode == "upsert" and before:
-            raise TargetConflict(
-                Message(
-                    "sinks.kafka_partitions_added",
-                    topic=self._topic,
-                    before=max(before),
-                    partitions=place.topic.partitions,
-                )
+            raise TargetConflict.of(
+                "sinks.kafka_partitions_added",
+                topic=self._topic,
+                before=max(before),
+                partitions=place.topic.partitions,
             )
 
     def _require_sendable(self, version: Version, place: _Place, records: Records) -> float:
@@ -291,19 +283,17 @@ class KafkaTarget(SinkTarget):
         with open_keys() as keys:
             twice = keys.first_twice(self._checked(version, records, longest, sizes))
         if twice is not None:
-            raise Misconfigured(Message("sinks.kafka_key_twice", version=version, key=_shown(twice), topic=self._topic))
+            raise Misconfigured.of("sinks.kafka_key_twice", version=version, key=_shown(twice), topic=self._topic)
         estimated = sizes.rows / _ROWS_A_SECOND + sizes.bytes / _BYTES_A_SECOND
         allowed = place.cluster.longest_transaction()
         if estimated > allowed:
-            raise Misconfigured(
-                Message(
-                    "sinks.kafka_takes_too_long",
-                    version=version,
-                    rows=sizes.rows,
-                    megabytes=sizes.bytes // 2**20,
-                    estimated=round(estimated),
-                    allowed=round(allowed),
-                )
+            raise Misconfigured.of(
+                "sinks.kafka_takes_too_long",
+                version=version,
+                rows=sizes.rows,
+                megabytes=sizes.bytes // 2**20,
+                estimated=round(estimated),
+                allowed=round(allowed),
             )
         return min(allowed, max(_SHORTEST_TRANSACTION, 4 * estimated))
 
@@ -313,13 +303,11 @@ class KafkaTarget(SinkTarget):
         for batch in batches(self.reach, version, records.columns):
             null = records.has_null_key(batch) if is_upsert else None
             if null is not None:
-                raise Misconfigured(Message("sinks.kafka_key_null", version=version, name=null, topic=self._topic))
+                raise Misconfigured.of("sinks.kafka_key_null", version=version, name=null, topic=self._topic)
             for key, value in records.of(batch):
                 size = len(value) + len(key or b"")
                 if size > longest:
-                    raise Misconfigured(
-                        Message("sinks.kafka_record_too_long", version=version, size=size, longest=longest)
-                    )
+                    raise Misconfigured.of("sinks.kafka_record_too_long", version=version, size=size, longest=longest)
                 sizes.rows, sizes.bytes = sizes.rows + 1, sizes.bytes + size
                 if is_upsert and key is not None:
                     yield key
@@ -330,30 +318,30 @@ class KafkaTarget(SinkTarget):
         topic, markers = self._described(cluster)
         is_same = token.get("topic_id") == topic.id
         if is_same and (markers is None or markers.id != token["markers_id"]):
-            raise TargetConflict(Message("sinks.kafka_markers_gone", topic=self._topic, markers=name))
+            raise TargetConflict.of("sinks.kafka_markers_gone", topic=self._topic, markers=name)
         if markers is None and may_create:
             cluster.create_compacted(name)
             markers = self._required_markers(self._created(cluster, name))
         if markers is None:
-            raise TargetConflict(Message("sinks.kafka_markers_gone", topic=self._topic, markers=name))
+            raise TargetConflict.of("sinks.kafka_markers_gone", topic=self._topic, markers=name)
         return _Place(cluster, topic, markers)
 
     def _described(self, cluster: Cluster) -> tuple[Topic, Topic | None]:
         """Describe the topic, and that of its markers if it is there. Raises Misconfigured."""
         topic = cluster.topic(self._topic)
         if topic is None:
-            raise Misconfigured(Message("sinks.kafka_topic_missing", topic=self._topic, conn_id=self._conn_id))
+            raise Misconfigured.of("sinks.kafka_topic_missing", topic=self._topic, conn_id=self._conn_id)
         self._require_rights(topic, {"READ", "WRITE"} if self._mode == "upsert" else {"WRITE"})
         if topic.is_compacted != (self._mode == "upsert"):
             policy = topic.settings.get("cleanup.policy")
-            raise Misconfigured(Message("sinks.kafka_policy_unfit", topic=self._topic, mode=self._mode, policy=policy))
+            raise Misconfigured.of("sinks.kafka_policy_unfit", topic=self._topic, mode=self._mode, policy=policy)
         markers = cluster.topic(f"{MARKER_TOPIC}{self._topic}")
         return topic, None if markers is None else self._required_markers(markers)
 
     def _required_markers(self, markers: Topic) -> Topic:
         self._require_rights(markers, {"READ", "WRITE"})
         if markers.partitions != 1 or markers.settings.get("cleanup.policy") != "compact":
-            raise Misconfigured(Message("sinks.kafka_markers_unfit", markers=markers.name))
+            raise Misconfigured.of("sinks.kafka_markers_unfit", markers=markers.name)
         return markers
 
     def _created(self, cluster: Cluster, name: str) -> Topic:
@@ -364,13 +352,13 @@ class KafkaTarget(SinkTarget):
                 if found is not None and found.partitions and cluster.ends(name, found.partitions):
                     return found
             time.sleep(pause)
-        raise TargetAway(Message("sinks.kafka_markers_slow", markers=name))
+        raise TargetAway.of("sinks.kafka_markers_slow", markers=name)
 
     def _require_rights(self, topic: Topic, needed: set[str]) -> None:
         missing = needed - topic.rights if topic.rights else None  # older brokers do not tell
         if missing:
-            raise Misconfigured(
-                Message("sinks.kafka_right_missing", conn_id=self._conn_id, topic=topic.name, missing=sorted(missing))
+            raise Misconfigured.of(
+                "sinks.kafka_right_missing", conn_id=self._conn_id, topic=topic.name, missing=sorted(missing)
             )
 
     def _is_hidden(self, place: _Place) -> bool:

@@ -21,7 +21,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.kafka.cluster import Record
 from weir.sinks.protocol import Version
 from weir.sinks.rows import jsonable
@@ -58,12 +58,12 @@ class Records:
         self._key, self._value = list(key), list(value) or list(kinds)
         missing = [name for name in (*self._key, *self._value) if name not in kinds]
         if missing:
-            raise Misconfigured(Message("sinks.kafka_column_missing", topic=topic, missing=missing, names=list(kinds)))
+            raise Misconfigured.of("sinks.kafka_column_missing", topic=topic, missing=missing, names=list(kinds))
         for name in dict.fromkeys([*self._key, *self._value]):
             _require_kind(topic, name, kinds[name])
         for name in self._key:
             if kinds[name] in _INEXACT_KEYS or not _is_plain(kinds[name]):
-                raise Misconfigured(Message("sinks.kafka_key_type", topic=topic, name=name, kind=kinds[name]))
+                raise Misconfigured.of("sinks.kafka_key_type", topic=topic, name=name, kind=kinds[name])
         self._is_raw = len(self._key) == 1 and _base(kinds[self._key[0]]) in ("string", "binary")
 
     @property
@@ -76,7 +76,7 @@ class Records:
         try:
             columns = {name: _values(batch.column(name)) for name in self.columns}
         except (ValueError, OverflowError, pa.ArrowInvalid) as error:
-            raise Misconfigured(Message("sinks.kafka_value_unfit", topic=self._topic, error=error)) from error
+            raise Misconfigured.of("sinks.kafka_value_unfit", topic=self._topic, error=error) from error
         keys = self._keys(columns, len(batch))
         names = self._value
         for key, values in zip(keys, zip(*(columns[name] for name in names), strict=True), strict=True):
@@ -152,7 +152,7 @@ def _require_kind(topic: str, column: str, kind: Any) -> None:
         for field in kind["fields"]:
             _require_kind(topic, column, field["type"])
         return
-    raise Misconfigured(Message("sinks.kafka_type_missing", topic=topic, column=column, kind=kind))
+    raise Misconfigured.of("sinks.kafka_type_missing", topic=topic, column=column, kind=kind)
 
 
 def _values(values: pa.Array) -> list[Any]:

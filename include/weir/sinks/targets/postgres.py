@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 import psycopg2
 from psycopg2 import sql
 
-from weir.errors import Message, Misconfigured, Retryable, first_line
+from weir.errors import Misconfigured, Retryable, first_line
 from weir.refusals import is_login_refused, is_passing, login_line
 from weir.sinks.protocol import (
     ROLLED_BACK,
@@ -138,7 +138,7 @@ class PostgresTarget(SinkTarget):
                 cursor.connection.rollback()
         except TargetConflict as error:
             if not isinstance(error.__cause__, psycopg2.errors.ForeignKeyViolation):
-                raise TargetConflict(Message("sinks.postgres_load_fails", error=error, why=why)) from error.__cause__
+                raise TargetConflict.of("sinks.postgres_load_fails", error=error, why=why) from error.__cause__
 
     def _require_free(self, version: Version, columns: Sequence[Column], unique: Sequence[str]) -> None:
         """Require that no two rows have equal values of a unique index, nor has one a value of another epoch's row."""
@@ -158,14 +158,12 @@ class PostgresTarget(SinkTarget):
                 cursor.execute(there.format(loaded, self._identifier, equal, epoch), (version.epoch,))
                 taken = cursor.fetchone()
         if taken is not None:
-            raise TargetConflict(
-                Message(
-                    "sinks.postgres_not_unique",
-                    version=version,
-                    values=dict(zip(names, taken, strict=True)),
-                    table=self._table,
-                    unique=unique,
-                )
+            raise TargetConflict.of(
+                "sinks.postgres_not_unique",
+                version=version,
+                values=dict(zip(names, taken, strict=True)),
+                table=self._table,
+                unique=unique,
             )
 
     def _claim(self, version: Version) -> None:
@@ -198,7 +196,7 @@ class PostgresTarget(SinkTarget):
     def rollback(self, version: Version, token: Token) -> bool:  # noqa: ARG002
         """Delete the epoch's rows. What mode="upsert" has replaced is gone: it is refused."""
         if self.options["mode"] == "upsert":
-            raise Misconfigured(Message("sinks.postgres_rollback_impossible", table=self._table, version=version))
+            raise Misconfigured.of("sinks.postgres_rollback_impossible", table=self._table, version=version)
         with self._transaction(version) as cursor:
             if not version.is_marked_by(*self._marked(cursor, version)):
                 return False
@@ -258,12 +256,10 @@ class PostgresTarget(SinkTarget):
         counted = Counted(batches(self.reach, version, names[:-1]))
         rows = _copy(cursor, into, names, as_csv(columns, counted, version.epoch))
         if counted.rows != version.rows:
-            raise Retryable(Message("sinks.s3_rows_differ", rows=counted.rows, version=version, expected=version.rows))
+            raise Retryable.of("sinks.s3_rows_differ", rows=counted.rows, version=version, expected=version.rows)
         if rows != version.rows:
-            raise TargetConflict(
-                Message(
-                    "sinks.postgres_trigger_leaves_out", table=self._table, rows=version.rows - rows, version=version
-                )
+            raise TargetConflict.of(
+                "sinks.postgres_trigger_leaves_out", table=self._table, rows=version.rows - rows, version=version
             )
         if mode == "upsert":
             cursor.execute(self._merge(into, names))
@@ -321,29 +317,25 @@ class PostgresTarget(SinkTarget):
         try:
             yield
         except ServerSilent as error:
-            raise TargetAway(Message("sinks.postgres_silent", table=self._table, error=error)) from error
+            raise TargetAway.of("sinks.postgres_silent", table=self._table, error=error) from error
         except psycopg2.errors.InsufficientPrivilege as error:
-            raise Misconfigured(
-                Message(
-                    "sinks.postgres_right_missing",
-                    conn_id=self.options["conn_id"],
-                    table=self._table,
-                    error=first_line(error),
-                )
+            raise Misconfigured.of(
+                "sinks.postgres_right_missing",
+                conn_id=self.options["conn_id"],
+                table=self._table,
+                error=first_line(error),
             ) from error
         except psycopg2.Error as error:
             if is_passing(error.pgcode):
-                raise TargetAway(
-                    Message("sinks.postgres_silent", table=self._table, error=first_line(error))
-                ) from error
+                raise TargetAway.of("sinks.postgres_silent", table=self._table, error=first_line(error)) from error
             raise self._refused(version, error) from error
 
     def _refused(self, version: Version, error: psycopg2.Error) -> TargetConflict:
         mend = "Change the table or its constraints"
         if isinstance(error, psycopg2.errors.QueryCanceled):
             mend = f"Give the account of connection {self.options['conn_id']} more time, by its statement_timeout"
-        return TargetConflict(
-            Message("sinks.postgres_refused", version=version, table=self._table, error=first_line(error), mend=mend)
+        return TargetConflict.of(
+            "sinks.postgres_refused", version=version, table=self._table, error=first_line(error), mend=mend
         )
 
     def _connect(self, parameters: Mapping[str, Any]) -> Any:
@@ -352,12 +344,12 @@ class PostgresTarget(SinkTarget):
             return psycopg2.connect(**parameters)
         except psycopg2.OperationalError as error:
             if is_login_refused(error):
-                raise Misconfigured(
-                    Message("connections.postgres_login_refused", conn_id=conn_id, said=login_line(error))
+                raise Misconfigured.of(
+                    "connections.postgres_login_refused", conn_id=conn_id, said=login_line(error)
                 ) from error
-            raise TargetAway(Message("sinks.postgres_away", conn_id=conn_id, said=login_line(error))) from error
+            raise TargetAway.of("sinks.postgres_away", conn_id=conn_id, said=login_line(error)) from error
         except psycopg2.ProgrammingError as error:
-            raise Misconfigured(Message("sinks.postgres_unusable", conn_id=conn_id, error=first_line(error))) from error
+            raise Misconfigured.of("sinks.postgres_unusable", conn_id=conn_id, error=first_line(error)) from error
 
     def _make_marker(self, cursor: Any) -> None:
         cursor.execute("select pg_advisory_xact_lock(hashtextextended('weir_published', 0))")
@@ -378,8 +370,8 @@ class PostgresTarget(SinkTarget):
         owners = {row[0] for row in cursor.fetchall()}
         other = next(iter(owners - {version.owner}), None)
         if other is not None:
-            raise Misconfigured(
-                Message("sinks.postgres_owned_by_another", table=self._table, other=other, owner=version.owner)
+            raise Misconfigured.of(
+                "sinks.postgres_owned_by_another", table=self._table, other=other, owner=version.owner
             )
         return version.owner in owners
 
@@ -420,8 +412,8 @@ class PostgresTarget(SinkTarget):
     def _require_new(self, cursor: Any, version: Version) -> None:
         number, digest = self._marked(cursor, version)
         if number and digest != ROLLED_BACK and self._has_rows(cursor, version):
-            raise TargetConflict(
-                Message("sinks.postgres_append_twice", table=self._table, number=number, epoch=version.epoch)
+            raise TargetConflict.of(
+                "sinks.postgres_append_twice", table=self._table, number=number, epoch=version.epoch
             )
 
     def _create(self, cursor: Any, columns: Sequence[Column]) -> None:
@@ -456,16 +448,16 @@ class PostgresTarget(SinkTarget):
         missing = [name for name in wanted if name not in found]
         if missing:
             what = f"has no column {', '.join(missing)}" if found else "does not exist, or the account may not use it"
-            raise Misconfigured(
-                Message("sinks.postgres_table_missing", table=self._table, what=what, epoch_column=EPOCH_COLUMN)
+            raise Misconfigured.of(
+                "sinks.postgres_table_missing", table=self._table, what=what, epoch_column=EPOCH_COLUMN
             )
         return found
 
     def _require_key_columns(self, columns: Sequence[Column]) -> None:
         names = [each.name for each in columns]
         if not set(self.options["key"]) <= set(names):
-            raise Misconfigured(
-                Message("sinks.postgres_key_missing", table=self._table, key=self.options["key"], names=names)
+            raise Misconfigured.of(
+                "sinks.postgres_key_missing", table=self._table, key=self.options["key"], names=names
             )
 
     def _require_keys(self, cursor: Any, version: Version, columns: Sequence[Column]) -> None:
@@ -478,7 +470,7 @@ class PostgresTarget(SinkTarget):
         for name in names:
             cursor.execute(sql.SQL("select from {} where {} is null limit 1").format(loaded, sql.Identifier(name)))
             if cursor.fetchone() is not None:
-                raise Misconfigured(Message("sinks.postgres_key_null", version=version, name=name, table=self._table))
+                raise Misconfigured.of("sinks.postgres_key_null", version=version, name=name, table=self._table)
         cursor.execute(
             sql.SQL("select {0}, count(*) from {1} group by {0} having count(*) > 1 limit 1").format(
                 _listed(names), loaded
@@ -486,14 +478,12 @@ class PostgresTarget(SinkTarget):
         )
         twice = cursor.fetchone()
         if twice is not None:
-            raise Misconfigured(
-                Message(
-                    "sinks.postgres_key_twice",
-                    version=version,
-                    twice=twice[-1],
-                    values=dict(zip(names, twice, strict=False)),
-                    table=self._table,
-                )
+            raise Misconfigured.of(
+                "sinks.postgres_key_twice",
+                version=version,
+                twice=twice[-1],
+                values=dict(zip(names, twice, strict=False)),
+                table=self._table,
             )
 
     def _require_unique(self, cursor: Any, columns: Sequence[Column]) -> None:
@@ -505,8 +495,8 @@ class PostgresTarget(SinkTarget):
             cursor.execute(sql.SQL("explain {}").format(self._merge(_LOADING, names)))
         except psycopg2.errors.InvalidColumnReference as error:
             listed = ", ".join(keys)
-            raise Misconfigured(
-                Message("sinks.postgres_index_missing", table=self._table, listed=listed, keys=keys)
+            raise Misconfigured.of(
+                "sinks.postgres_index_missing", table=self._table, listed=listed, keys=keys
             ) from error
 
     def _require_immediate(self, cursor: Any, keys: Sequence[str]) -> None:
@@ -521,9 +511,7 @@ class PostgresTarget(SinkTarget):
             if set(columns) != set(keys):
                 continue
             key = f"{'primary key' if kind == 'p' else 'unique'} ({', '.join(keys)})"
-            raise Misconfigured(
-                Message("sinks.postgres_index_deferrable", name=name, table=self._table, keys=keys, key=key)
-            )
+            raise Misconfigured.of("sinks.postgres_index_deferrable", name=name, table=self._table, keys=keys, key=key)
 
     @property
     def _table(self) -> str:
@@ -585,7 +573,7 @@ def _copy(cursor: Any, into: sql.Composable, names: Sequence[str], rows: Iterato
         if stream.error is not None:  # psycopg2 has made it one of the server
             raise stream.error from None
         if _OWN_END in str(error):  # the same of an error in `_Stream` itself
-            raise Retryable(Message("sinks.postgres_rows_unread", error=first_line(error))) from error
+            raise Retryable.of("sinks.postgres_rows_unread", error=first_line(error)) from error
         raise
     return int(cursor.rowcount)
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from psycopg2 import sql
 
 from weir.dataflow.targets import LONGEST_NAME
-from weir.errors import Message, Misconfigured
+from weir.errors import Misconfigured
 from weir.sinks.rows import Ends
 from weir.sinks.targets.postgres_columns import EPOCH_COLUMN, Column, TableColumn, holds_times
 
@@ -140,7 +140,7 @@ def schema_of(cursor: Any, declared: str) -> str:
     )
     found = cursor.fetchone()[0]
     if found is None:
-        raise Misconfigured(Message("sinks.postgres_schema_missing", declared=declared))
+        raise Misconfigured.of("sinks.postgres_schema_missing", declared=declared)
     return str(found)
 
 
@@ -171,7 +171,7 @@ def require_no_other_case(cursor: Any, table: str, schema: str, name: str) -> No
     )
     found = cursor.fetchone()
     if found is not None:
-        raise Misconfigured(Message("sinks.postgres_table_case", table=table, found=found[0], schema=schema))
+        raise Misconfigured.of("sinks.postgres_table_case", table=table, found=found[0], schema=schema)
 
 
 def require_same_case(table: str, names: Collection[str], existing: Mapping[str, TableColumn]) -> None:
@@ -179,9 +179,7 @@ def require_same_case(table: str, names: Collection[str], existing: Mapping[str,
     lower = {name.lower(): name for name in existing}
     for name in names:
         if name not in existing and name.lower() in lower:
-            raise Misconfigured(
-                Message("sinks.postgres_column_case", table=table, column=lower[name.lower()], name=name)
-            )
+            raise Misconfigured.of("sinks.postgres_column_case", table=table, column=lower[name.lower()], name=name)
 
 
 def facts_of(cursor: Any, table: sql.Composable, shown: str, mode: str, keys: Sequence[str]) -> TableFacts:
@@ -197,13 +195,13 @@ def facts_of(cursor: Any, table: sql.Composable, shown: str, mode: str, keys: Se
     kind, is_secured, takes_inserts, has_instead, refusing = there
     if kind in _KINDS:
         what = f"{_KINDS[kind]}: publish into a table, whose rows and marker change in one transaction"
-        raise Misconfigured(Message("sinks.postgres_not_a_table", shown=shown, what=what))
+        raise Misconfigured.of("sinks.postgres_not_a_table", shown=shown, what=what)
     if has_instead:
-        raise Misconfigured(Message("sinks.postgres_rule", shown=shown))
+        raise Misconfigured.of("sinks.postgres_rule", shown=shown)
     if kind == "v" and mode != "upsert" and not takes_inserts:
-        raise Misconfigured(Message("sinks.postgres_view", shown=shown))
+        raise Misconfigured.of("sinks.postgres_view", shown=shown)
     if is_secured and mode != "upsert":
-        raise Misconfigured(Message("sinks.postgres_row_security", shown=shown))
+        raise Misconfigured.of("sinks.postgres_row_security", shown=shown)
     cursor.execute(_INDEXES, {"table": named})
     indexes = [(is_unique, is_plain, names or []) for is_unique, is_plain, names in cursor.fetchall()]
     plain = [names for _, is_plain, names in indexes if is_plain]
@@ -222,9 +220,9 @@ def require_writable(
     for name in (*(each.name for each in columns), EPOCH_COLUMN):
         found = existing[name]
         if found.is_generated:
-            raise Misconfigured(Message("sinks.postgres_column_generated", name=name, table=table))
+            raise Misconfigured.of("sinks.postgres_column_generated", name=name, table=table)
         if found.is_identity and is_merged:
-            raise Misconfigured(Message("sinks.postgres_identity", name=name, table=table))
+            raise Misconfigured.of("sinks.postgres_identity", name=name, table=table)
 
 
 def require_possible(table: str, columns: Sequence[Column]) -> None:
@@ -235,24 +233,20 @@ def require_possible(table: str, columns: Sequence[Column]) -> None:
         if each.name == EPOCH_COLUMN or len(each.name.encode()) > LONGEST_NAME or "\0" in each.name
     ]
     if taken:
-        raise Misconfigured(
-            Message(
-                "sinks.postgres_column_refused",
-                taken=taken[0],
-                table=table,
-                longest_name=LONGEST_NAME,
-                epoch_column=EPOCH_COLUMN,
-            )
+        raise Misconfigured.of(
+            "sinks.postgres_column_refused",
+            taken=taken[0],
+            table=table,
+            longest_name=LONGEST_NAME,
+            epoch_column=EPOCH_COLUMN,
         )
     if len(columns) > _MOST_COLUMNS:
-        raise Misconfigured(
-            Message(
-                "sinks.postgres_too_many_columns",
-                columns=len(columns),
-                table=table,
-                most=_MOST_COLUMNS,
-                epoch_column=EPOCH_COLUMN,
-            )
+        raise Misconfigured.of(
+            "sinks.postgres_too_many_columns",
+            columns=len(columns),
+            table=table,
+            most=_MOST_COLUMNS,
+            epoch_column=EPOCH_COLUMN,
         )
 
 
@@ -289,6 +283,4 @@ def require_merged(cursor: Any, table: sql.Composable, shown: str, keys: Sequenc
     )
     found = cursor.fetchone()
     if found is not None:
-        raise Misconfigured(
-            Message("sinks.postgres_row_left_out", shown=shown, values=dict(zip(keys, found, strict=True)))
-        )
+        raise Misconfigured.of("sinks.postgres_row_left_out", shown=shown, values=dict(zip(keys, found, strict=True)))

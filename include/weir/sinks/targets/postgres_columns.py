@@ -98,7 +98,7 @@ def _type(column: str, kind: Any) -> str:
         return kind.replace("decimal", "numeric")
     plain = "string" if isinstance(kind, str) and kind.startswith(("char(", "varchar(", "string ")) else kind
     if not isinstance(plain, str) or plain not in _TYPES:
-        raise Misconfigured(Message("sinks.postgres_type_missing", column=column, kind=kind))
+        raise Misconfigured.of("sinks.postgres_type_missing", column=column, kind=kind)
     return _TYPES[plain]
 
 
@@ -125,7 +125,7 @@ def require_taken(table: str, columns: Sequence[Column], existing: Mapping[str, 
             )
         )
     if problems:
-        raise Misconfigured(Message("sinks.postgres_table_unfit", table=table, problems=problems))
+        raise Misconfigured.of("sinks.postgres_table_unfit", table=table, problems=problems)
 
 
 def _takes(found: TableColumn, column: Column) -> bool:
@@ -161,9 +161,7 @@ def require_storable(
             found, values = existing[column.name], batch.column(column.name)
             problem = _problem(found, column, values)
             if problem:
-                raise Misconfigured(
-                    Message("sinks.postgres_value_unfit", table=table, column=column.name, problem=problem)
-                )
+                raise Misconfigured.of("sinks.postgres_value_unfit", table=table, column=column.name, problem=problem)
             if column.is_text or column.is_json or column.type == "bytea":
                 longest[column.name] = max(longest.get(column.name, 0), _bytes(column, values))
     return longest

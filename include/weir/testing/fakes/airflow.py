@@ -18,7 +18,7 @@ from weir.coordination.services import Services
 from weir.coordination.settled import CLEARS, Due, Settled
 from weir.coordination.values import BeginRequest, DeliveredClear, TaskKey
 from weir.dataflow import Dataflow
-from weir.errors import Message, Retryable
+from weir.errors import Retryable
 from weir.execution.airflow_words import MISSING, UNSUCCESSFUL
 from weir.execution.failure_words import noted
 from weir.execution.run_state import CLOSE
@@ -393,7 +393,7 @@ class FakeAirflow:
 
     def _require_reachable(self) -> None:
         if not self.reachable:
-            raise Retryable(Message("testing.airflow_unreachable"))
+            raise Retryable.of("testing.airflow_unreachable")
 
     def inspect(self, wanted: Iterable[ClearItem]) -> list[ClearAnswer]:
         """Answer the states."""

@@ -20,7 +20,7 @@ from weir.dataflow.quality import Policy
 from weir.dataflow.stage import ResolveContext
 from weir.dataflow.state import StateKind
 from weir.dataflow.state_schema import fields_of_ddl, spark_json
-from weir.errors import Internal, Message
+from weir.errors import Internal
 from weir.formats.checks import BUILT_IN, CheckReason, CheckReport, CheckToRun, ExpectationResult
 from weir.formats.codec import from_json, to_json
 from weir.formats.manifest import (
@@ -93,7 +93,7 @@ class FakeEngine:
                 return self._checked(job, during)
             case RegionJob():
                 return self._region(job, during)
-        raise Internal(Message("testing.no_such_fake", name=type(job).__name__))
+        raise Internal.of("testing.no_such_fake", name=type(job).__name__)
 
     def _checked(self, job: CheckJob, during: Callable[[], None]) -> RegionReport:
         during()
@@ -230,7 +230,7 @@ class FakeEngine:
         keeper = next(each for each in job.stages if each.name == stage.keeps_state_of)
         read = next(each.state for each in keeper.inputs if each.argument == stage.name)
         if read is None:
-            raise Internal(Message("testing.state_without_description", stage=stage.name))
+            raise Internal.of("testing.state_without_description", stage=stage.name)
         before = [self._read(file.path) for file in read.files]
         own = self._world.get(f"{stage.name} in {job.epoch}", [contents[stage.name], before[-1:]])
         content = hashlib.sha256(json.dumps(own).encode()).hexdigest()
@@ -390,7 +390,7 @@ def next_operator_state(
     keeper = next(each for each in job.stages if each.name == stage.keeps_state_of)
     given = next(each for each in keeper.inputs if each.argument == stage.name)
     if given.state is None:
-        raise Internal(Message("testing.state_without_description", stage=stage.name))
+        raise Internal.of("testing.state_without_description", stage=stage.name)
     lists = [
         [element for file in part.files for element in elements_of(read(file))]
         for part in sorted(given.partitions, key=lambda each: each.subtask)

@@ -29,7 +29,7 @@ from weir.coordination.values import (
     SparkWork,
     TaskKey,
 )
-from weir.errors import Fenced, Message, WeirError
+from weir.errors import Fenced, WeirError
 from weir.execution.run_state import CLOSE
 from weir.formats.codec import to_json
 from weir.formats.region_job import RegionReport, SparkJob
@@ -170,7 +170,7 @@ class FakeTaskEngine:
     def require_running(self) -> None:
         """Raise Fenced if the engine was stopped."""
         if self.is_stopped:
-            raise Fenced(Message("testing.stopped"))
+            raise Fenced.of("testing.stopped")
 
 
 def run_task(task: TaskPorts, engine: TaskEngine, dataflow: str, request: BeginRequest) -> dict[str, Any]:
