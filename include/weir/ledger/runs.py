@@ -25,6 +25,7 @@ from weir.dataflow import Dataflow
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.dataflow.validation import require_no_secrets
 from weir.errors import Misconfigured, Retryable
+from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.database.tables import (
     NO_DAG,
     AttemptRow,
@@ -73,6 +74,27 @@ _EARLIER = select(func.max(RunRow.epoch)).where(
 )
 
 _LATER = select(RunRow.id).where(RunRow.dataflow == bindparam("dataflow"), RunRow.epoch > bindparam("epoch")).limit(1)
+
+_OPEN_AGAIN = (
+    select(RunRow.id)
+    .where(
+        RunRow.dataflow == bindparam("dataflow"),
+        RunRow.epoch > bindparam("epoch"),
+        RunRow.closed_at.is_(None),
+        select(AttemptRow.id)
+        .where(
+            AttemptRow.run == RunRow.id,
+            AttemptRow.region == CLOSE.name,
+            AttemptRow.state == AttemptState.COMMITTED.value,
+            AttemptRow.is_of_dag_run,
+        )
+        .exists(),
+        ~select(PendingClearRow.id)
+        .where(PendingClearRow.run == RunRow.id, PendingClearRow.settled_at.is_(None))
+        .exists(),
+    )
+    .order_by(RunRow.epoch)
+)
 
 FIRST_LINEAGE = 1
 """The lineage of a dataflow at its first begin."""
@@ -340,6 +362,12 @@ def _run(row: RunRow, lineage: int, like: Topology | None = None) -> Run:
 def has_later(session: Session, run: Run) -> bool:
     """Report whether the dataflow has an epoch after that of `run`."""
     return session.scalar(_LATER, {"dataflow": run.dataflow.name, "epoch": run.epoch}) is not None
+
+
+def open_again_after(session: Session, run: Run) -> list[RunId]:
+    """Return the later runs that are open though their closing tasks have committed and no clear is pending."""
+    session.flush()
+    return list(session.scalars(_OPEN_AGAIN, {"dataflow": run.dataflow.name, "epoch": run.epoch}))
 
 
 def topology_of(pinned: Mapping[str, Any]) -> Topology:

@@ -26,7 +26,7 @@ from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
 from weir.ledger.failed_begins import failed_begins_of, region_of_begin
 from weir.ledger.outbox import open_incidents
 from weir.ledger.reads import reads_of
-from weir.ledger.runs import Run, has_later, mark_closed, run_by_id
+from weir.ledger.runs import Run, has_later, mark_closed, open_again_after, run_by_id
 from weir.ledger.snapshot import (
     began_without,
     committed_attempt,
@@ -65,7 +65,7 @@ def reconcile(
 
     Only results at the places in `written` are compared with what later epochs have read: a transaction names those
     that it has written. `code` is the code that later epochs run. Whether the run is closed is recorded, too, unless
-    none of its tasks is called for, since it is as a restore has made it.
+    none of its tasks is called for, since it is as a restore has made it; and so it is for later runs.
     """
     owed = _add_later(session, services, run, state, written, code) if written else 0
     due = behind_their_siblings(state)  # under each failover strategy: a stage of two codes is valid under none
@@ -76,6 +76,7 @@ def reconcile(
     add_pending_clears(session, run, wanted, services.now())
     if not is_as_restored:
         note_whether_closed(session, services, run, state.topology)
+    _note_later(session, services, run)
     return owed + len(wanted)
 
 
@@ -197,6 +198,18 @@ def note_whether_closed(session: Session, services: Services, run: Run, topology
         is_closed = _is_whole(state) and not outdated_publication(session, run, state, closing)
     mark_closed(session, run.id, services.now() if is_closed else None)
     _end_incidents(session, services, run, is_closed=is_closed)
+
+
+def _note_later(session: Session, services: Services, run: Run) -> None:
+    """Record for later runs that were closed whether they are so again: what they have read may be valid again.
+
+    A run is open, too, if something of it commits while an earlier run is repaired. No task of its own has to run
+    where that gives what has been read.
+    """
+    for other in open_again_after(session, run):
+        later = run_by_id(session, other, run.topology)
+        if later.topology.reads_previous:
+            note_whether_closed(session, services, later, later.topology)
 
 
 def _end_incidents(session: Session, services: Services, run: Run, *, is_closed: bool) -> None:
