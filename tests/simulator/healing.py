@@ -90,6 +90,9 @@ IMPOSSIBLE: Final = "nothing was restarted: running these tasks again cannot bri
 TOO_LATE: Final = "comes too late: "
 """The error where a first day was deleted before it began, and comes again behind another: its DagRun has to go."""
 
+DROPPED: Final = "not needed: its state was restored"
+"""The outcome of a clear that a restore has dropped."""
+
 OUT_OF_TRIES: Final = ("allows no further one", "recovery is suppressed by")
 
 
@@ -309,16 +312,28 @@ def _is_held_back(task: FakeTask) -> bool:
 def _green_and_open(world: World) -> Iterator[str]:
     """Yield the DagRuns that Airflow calls a success though the ledger does not call them closed.
 
-    A person may have marked one so; with failover="individual" a person has stale results recomputed; and after a
-    rebuild a person closes what it names.
+    A person may have marked one so; with failover="individual" a person has stale results recomputed; after a rebuild
+    a person closes what it names; and what a restore leaves stale by its contract, a person has recomputed.
     """
     closed = {row.run_id for row in world.history.ledger.runs().values() if row.closed_at is not None}
     marked = {key.run_id for key in world.airflow.marked}
     is_up_to_a_person = _is_by_hand(world) or world.unanswered_rebuilds > 0
-    expected = {*world.runs} - closed - marked - world.airflow.queued - world.to_be_closed
+    expected = {*world.runs} - closed - marked - world.airflow.queued - world.to_be_closed - {*_left_stale(world)}
     for run in () if is_up_to_a_person else sorted(expected):
         if world.airflow.state_of(run) == "success":
             yield f"{run} is a success, and not closed: {world.airflow.states()}"
+
+
+def _left_stale(world: World) -> Iterator[str]:
+    """Yield the DagRuns of which a restore has dropped clears of tasks that have not begun since.
+
+    Their states are as restored; what else they have made, and published, stays, though an input has changed.
+    """
+    ledger = world.history.ledger
+    for clear in ledger.clears.values():
+        newest = ledger.newest(*clear.run_region)
+        if clear.outcome == DROPPED and (newest is None or newest.try_number <= clear.expected_try):
+            yield clear.run_id
 
 
 def _is_by_hand(world: World) -> bool:

@@ -106,6 +106,7 @@ class Clear(NamedTuple):
     is_void: int
     reason: str
     code: str | None
+    outcome: str | None
 
     @property
     def run_region(self) -> tuple[str, RegionId]:

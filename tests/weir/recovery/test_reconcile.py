@@ -4,11 +4,13 @@ from collections import Counter
 
 import pytest
 from sqlalchemy import select
+from tests.weir.restoring import EPOCHS, aircraft, run_days
+from tests.weir.small_dataflow import World
 
 from weir.attempts import commit
 from weir.errors import Fault, Loss
 from weir.formats.manifest import digest_schema
-from weir.ledger.database.tables import PendingClearRow, ReadSetRow, ResultRow
+from weir.ledger.database.tables import PendingClearRow, ReadSetRow, ResultRow, RunRow
 from weir.ledger.results import record_losses
 from weir.recovery.rules.staleness import USUAL_CAUSES
 
@@ -152,3 +154,31 @@ def test_of_two_subtasks_that_commit_other_columns_at_once_one_begins_anew(world
     assert late.state == "up_for_retry"
     world.airflow.step(late)
     assert "Clear the whole stage clean" in late.notes[-1]
+
+
+def test_a_day_is_closed_again_once_the_day_before_is_as_it_was_read(tmp_path):
+    """A task of it had committed while the day before was repaired."""
+    (tmp_path / "store").mkdir()
+    days = World(tmp_path, aircraft())
+    run_days(days.airflow, 1, 2, 3)
+    days.content["flights"] = "other"
+    compute(days, 2, "flights")
+    del days.content["flights"]
+    compute(days, 3, "flights")
+    assert not is_closed(days, 3)
+    compute(days, 2, "flights")
+    days.airflow.run_until_quiet()
+    assert all(is_closed(days, day) for day in (1, 2, 3))
+    assert days.airflow.task("scheduled__2013-01-03", "aircraft-known", 0).try_number == 1
+
+
+def compute(world, day, task):
+    """Compute one task again, and nothing else."""
+    run = f"scheduled__2013-01-{day:02d}"
+    world.airflow.clear_by_hand(run, task)
+    world.airflow.step(world.airflow.task(run, task))
+
+
+def is_closed(world, day):
+    with world.ledger.transaction() as session:
+        return session.get_one(RunRow, f"ladder@{EPOCHS[day - 1]}").closed_at is not None
