@@ -263,8 +263,8 @@ LEDGERS: Final = (
     _fault(
         "a-failed-checkpoint-is-completed",
         f"{LEDGER}checkpoints",
-        "if row is None or row.attempt != attempt or row.status == CheckpointStatus.FAILED.value:\n        raise ",
-        "if row is None or row.attempt != attempt:\n        raise ",
+        "if row is None or not is_own or row.status == CheckpointStatus.FAILED.value:\n        raise ",
+        "if row is None or not is_own:\n        raise ",
         "A checkpoint that another upkeep has abandoned is completed, though its files are deleted.",
         of="e4b",
     ),

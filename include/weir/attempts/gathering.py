@@ -160,8 +160,13 @@ def _differs(before: RunState, now: RunState, region: RegionId, inputs: Sorted) 
     )
 
 
-def _identities(state: RunState, partitions: Iterable[PartitionId]) -> dict[PartitionId, int | None]:
-    return {each: state.results[each].result if each in state.results else None for each in partitions}
+_Identity = tuple[int, PartitionState] | None
+"""The number and the state of a current result; None where there is none."""
+
+
+def _identities(state: RunState, partitions: Iterable[PartitionId]) -> dict[PartitionId, _Identity]:
+    found = {each: state.results.get(each) for each in partitions}
+    return {each: (result.result, result.state) if result else None for each, result in found.items()}
 
 
 def _wait(

@@ -240,8 +240,8 @@ def _register(place: RestoreTestPlace, source: Source) -> None:
     made, now = source.checkpoint, place.services.now()
     with place.services.ledger.transaction(made.dataflow) as session:
         ensure_dataflow(session, made.dataflow, place.services.store_id())
-        enter_checkpoint(session, made, fingerprint(made), now)
-        complete(session, made.dataflow, made.number, made.attempt, now)
+        enter_checkpoint(session, made, content := fingerprint(made), now)
+        complete(session, made.dataflow, made.number, made.attempt, content, now)
 
 
 def _checks(services: Services, place: RestoreTestPlace, source: Source, check: Check) -> tuple[CheckReport, ...]:

@@ -240,15 +240,17 @@ def checkpoint_row(session: Session, dataflow: str, number: int) -> CheckpointRo
 def is_other(row: CheckpointRow, found: Checkpoint) -> bool:
     """Report whether a manifest is not that of the row of its number: a ledger that has lost it gave the number again.
 
-    A try may complete what an earlier one has written. Of a number that is only known to be taken nothing can differ.
+    Attempts say nothing: a try may complete what an earlier one has written, and a run whose state was computed again
+    is checkpointed again for the same closing task. Of a number that is only known to be taken nothing can differ.
     """
-    return bool(row.run) and row.attempt != found.attempt and row.content != fingerprint(found)
+    return bool(row.run) and row.content != fingerprint(found)
 
 
-def complete(session: Session, dataflow: str, number: int, attempt: str, now: datetime) -> CheckpointRow:
+def complete(session: Session, dataflow: str, number: int, attempt: str, content: str, now: datetime) -> CheckpointRow:
     """Record that the manifest of an attempt exists. Raises Conflict if it has failed, or the number is another's."""
     row = checkpoint_row(session, dataflow, number)
-    if row is None or row.attempt != attempt or row.status == CheckpointStatus.FAILED.value:
+    is_own = row is not None and (row.attempt, row.content) == (attempt, content)  # a closing task may make several
+    if row is None or not is_own or row.status == CheckpointStatus.FAILED.value:
         raise Conflict.of("ledger.checkpoint_abandoned", number=number, dataflow=dataflow)
     is_new = row.status != CheckpointStatus.COMPLETED.value
     row.status, row.completed_at = CheckpointStatus.COMPLETED.value, row.completed_at or now

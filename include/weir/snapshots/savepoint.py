@@ -342,7 +342,8 @@ def _completed(services: Services, row: CheckpointRow, folder: Folder) -> Savepo
         drop_leases(session, row.attempt)
         known = checkpoint_row(session, row.dataflow, row.number)
         if known is not None and known.run and known.attempt == row.attempt:
-            return _savepoint(services, complete(session, row.dataflow, row.number, row.attempt, services.now()))
+            done = complete(session, row.dataflow, row.number, row.attempt, row.content, services.now())
+            return _savepoint(services, done)
     raise services.ledger.behind(row.dataflow, f"it does not know savepoint {row.number}, which is whole")
 
 

@@ -112,7 +112,7 @@ def complete_checkpoint(services: Services, draft: Draft, guard: Guard) -> int |
     with services.ledger.transaction(checkpoint.dataflow) as session:
         guard(session)
         _require_same(session, draft)
-        complete(session, checkpoint.dataflow, number, checkpoint.attempt, services.now())
+        complete(session, checkpoint.dataflow, number, checkpoint.attempt, fingerprint(checkpoint), services.now())
         unpin(session, pins, services.now())
     return number
 
@@ -174,7 +174,7 @@ def _create(services: Services, checkpoint: Checkpoint) -> None:
     found = read_checkpoint(services.store, checkpoint.dataflow, checkpoint.number)
     if found is not None and fingerprint(found) == fingerprint(checkpoint):
         return
-    if found is not None and found.attempt != checkpoint.attempt:
+    if found is not None:  # a number is of one content: the ledger has lost this one, and gave its number again
         services.ledger.saw(found.dataflow, found.revision)
         raise services.ledger.behind(
             checkpoint.dataflow,

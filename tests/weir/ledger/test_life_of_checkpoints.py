@@ -62,14 +62,15 @@ def test_what_was_abandoned_is_never_completed_and_what_is_left_is_needed(done, 
                 assert number > max(states, default=0)
                 session.add(taken(number))
                 states[number] = "pending"
-                with pytest.raises(Conflict):
-                    complete(session, "ladder", number, "another", AT)
+                for attempt, content in [("another", "c"), ("a", "another")]:
+                    with pytest.raises(Conflict):
+                        complete(session, "ladder", number, attempt, content, AT)
             elif what == "complete" and states[number] in ("pending", "failed", "retained"):
                 if states[number] == "failed":
                     with pytest.raises(Conflict, check=of_kind("ledger.checkpoint_abandoned")):
-                        complete(session, "ladder", number, "a", AT)
+                        complete(session, "ladder", number, "a", "c", AT)
                 else:
-                    complete(session, "ladder", number, "a", AT)
+                    complete(session, "ladder", number, "a", "c", AT)
                     states[number] = "retained"
             elif what == "abandon" and states[number] in ("pending", "retained"):
                 abandon(session, checkpoint_row(session, "ladder", number), AT)
