@@ -17,7 +17,7 @@ from weir.coordination.values import Begun
 from weir.execution.airflow_words import FINAL
 from weir.formats.codec import from_json
 from weir.formats.manifest import RELEASED_NOTE, Manifest
-from weir.formats.paths import MANIFEST, folder_of, manifest_path
+from weir.formats.paths import MANIFEST, folder_of, manifest_path, name_of
 from weir.formats.pointer import pointer_from_json
 from weir.topology.regions import RegionId
 
@@ -114,6 +114,7 @@ class Observer:
         if how == "delete":
             require("nothing_in_use_is_deleted", self._deleted(path))
             self._note_release(folder_of(path))
+            self._note_forgotten(folder_of(path))
             return
         if how == "replace":
             require("no_name_is_written_twice", [] if path.endswith("/_run.json") else [f"{path} is replaced"])
@@ -134,6 +135,14 @@ class Observer:
         is_unnoted = manifest_path(folder) in there and f"{folder}/{RELEASED_NOTE}" not in there
         if is_unnoted and self._history.is_reclaiming:
             self._history.unnoted.add(folder)
+
+    def _note_forgotten(self, folder: str) -> None:
+        """Note a deleted folder of an attempt that the ledger has lost while it computed, and that goes on.
+
+        A sweep of a simulation takes folders of any age. The attempt may write its manifest yet, which is found then.
+        """
+        if name_of(folder) in self._history.forgotten and manifest_path(folder) not in self._history.created:
+            self._history.damaged.add(folder)
 
     def _note_state(self, manifest: Manifest, folder: str) -> None:
         self._history.restores.wrote(manifest)

@@ -82,6 +82,8 @@ class History:
         """By lease, and until when the ledger says that it lasts: when it was taken or renewed."""
         self.lost: set[str] = set()
         """The folders of results that were current when the ledger went back in time."""
+        self.forgotten: set[str] = set()
+        """The attempts that the ledger has lost."""
         self.has_lost_commits = False
         """True once the ledger has gone back in time."""
         self.is_reclaiming = False
@@ -95,7 +97,9 @@ class History:
         """
         self.has_lost_commits = True
         self.lost |= {each.folder for each in self.ledger.current.values() if each.state == "finished"}
+        before = {*self.ledger.attempts}
         self.ledger.went_back()
+        self.forgotten |= before - self.ledger.attempts.keys()
         self.note_leases()
         self.committed_tries = {at: id_ for at, id_ in self.committed_tries.items() if id_ in self.ledger.attempts}
         for result in self.ledger.results.values():
