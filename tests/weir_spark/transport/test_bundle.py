@@ -65,7 +65,7 @@ def test_a_driver_reads_its_job_and_writes_what_it_reports_without_msgspec(tmp_p
     (tmp_path / "files" / "job.json").write_bytes((GOLDEN / "region-job-v1.json").read_bytes())
     program = (
         "from pathlib import Path\n"
-        "from weir.formats.codec import region_failure_to_json, region_report_to_json\n"
+        "from weir.formats.codec import to_json\n"
         "from weir.formats.region_failure import failure_of\n"
         "from weir.formats.region_job import RegionReport\n"
         "from weir_spark.transport.driver import _read_job\n"
