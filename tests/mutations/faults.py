@@ -161,8 +161,8 @@ RECOVERING: Final = (
     _fault(
         "published-damage-is-not-published-again",
         f"{RECOVERY}reconcile",
-        "        if fault is not None:\n            yield partition,",
-        "        if fault is None:\n            yield partition,",
+        "        if state is not None:\n            yield partition,",
+        "        if state is None:\n            yield partition,",
         "Published files that were lost, and came out equal, are not published again.",
     ),
     _fault(

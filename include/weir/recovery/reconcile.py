@@ -17,12 +17,12 @@ from sqlalchemy.orm import Session
 from weir.code.generation_rules import RepairCode
 from weir.coordination.services import Services
 from weir.dataflow.notifications import EventKind
-from weir.errors import Fault
 from weir.execution.failure_class import FailureClass
+from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, ReadResult, RegionState, RunState
 from weir.ledger.attempts import attempts_of, newest_attempts
 from weir.ledger.clears import add_pending_clear, add_pending_clears
-from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
+from weir.ledger.database.tables import AttemptRow, ResultEventRow, ResultRow, RunRow
 from weir.ledger.failed_begins import failed_begins_of, region_of_begin
 from weir.ledger.outbox import open_incidents
 from weir.ledger.reads import reads_of
@@ -46,6 +46,9 @@ from weir.recovery.rules.staleness import (
 )
 from weir.topology.ids import RunId
 from weir.topology.regions import PartitionId, RegionId, Topology
+
+_NOT_PUBLISHED = (PartitionState.LOST.value, PartitionState.QUARANTINED.value)
+"""The states of published results that are to be published again, even if the new content is equal."""
 
 Place = tuple[str, str]
 """A stage and a layout of its results."""
@@ -98,16 +101,22 @@ def _why_close_again(session: Session, run: Run, state: RunState) -> dict[Region
 
 
 def _not_published(session: Session, reads: Sequence[ReadResult]) -> Iterator[tuple[PartitionId, str]]:
-    """Yield the published results whose files were gone or in doubt, and what they were."""
-    query = select(ResultRow).where(
-        ResultRow.attempt.in_({read.attempt for read in reads}), ResultRow.fault.is_not(None)
+    """Yield the published results whose files were gone or in doubt when they were replaced, and what they were."""
+    query = (
+        select(ResultRow.attempt, ResultRow.stage, ResultRow.subtask, ResultRow.layout, ResultEventRow.state)
+        .join(ResultEventRow, ResultEventRow.result == ResultRow.id)
+        .where(
+            ResultRow.attempt.in_({read.attempt for read in reads}),
+            ResultRow.state != PartitionState.FINISHED.value,
+            ResultEventRow.state.in_(_NOT_PUBLISHED),
+        )
     )
-    faults = {(row.attempt, row.stage, row.subtask, row.layout): row.fault for row in session.scalars(query)}
+    found = {tuple(place): state for *place, state in session.execute(query)}
     for read in reads:
         partition = read.partition
-        fault = faults.get((read.attempt, partition.stage, partition.subtask, partition.layout))
-        if fault is not None:
-            yield partition, "quarantined" if fault == Fault.SUSPECTED.value else "lost"
+        state = found.get((read.attempt, partition.stage, partition.subtask, partition.layout))
+        if state is not None:
+            yield partition, state
 
 
 def _add_later(
