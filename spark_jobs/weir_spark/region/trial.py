@@ -193,10 +193,6 @@ def _write(table: pa.Table, path: Path) -> None:
         stream.write_table(table)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 _CSV: Final[Mapping[str, str]] = {"header": "true", "inferSchema": "true"}
 _GUESSED_WRONG: Final = "_corrupt_record"
 """The column that Spark adds where a line of JSON is none."""
@@ -261,3 +257,7 @@ def _is_inexact(field: StructField) -> Column | None:
     digits = F.regexp_replace(F.regexp_replace(text, "[eE].*$|[^0-9]", ""), "^0+|0+$", "")
     is_beyond = text.rlike(r"\d") & (F.abs(text.try_cast("double")) == F.lit(float("inf")))
     return (F.length(digits) > _EXACT_DIGITS) | is_beyond
+
+
+if __name__ == "__main__":
+    sys.exit(main())
