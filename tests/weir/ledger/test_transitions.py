@@ -147,7 +147,7 @@ def test_a_reason_may_be_any_text(ledger):
 
 
 def test_nobody_else_changes_a_state():
-    """Except in a rebuilt ledger, where their histories begin again."""
+    """Except where documents of the store become rows, whose histories begin again."""
     root = Path(__file__).parents[3] / "include/weir"
     found = {
         str(file.relative_to(root))
@@ -155,4 +155,4 @@ def test_nobody_else_changes_a_state():
         for line in file.read_text().splitlines()
         if re.search(r"\b(row|result|old|each)\.state(, \w+\.state_at.*)? = .*PartitionState", line)
     }
-    assert found <= {"rebuild/ledger.py"}
+    assert found <= {"coordination/importing.py"}
