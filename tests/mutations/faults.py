@@ -249,8 +249,8 @@ LEDGERS: Final = (
     _fault(
         "a-delivered-clear-stands-for-a-new-one",
         f"{LEDGER}clears",
-        '    PendingClearRow.run == bindparam("run"), PendingClearRow.settled_at.is_(None)\n',
-        '    PendingClearRow.run == bindparam("run")\n',
+        ').where(PendingClearRow.run == bindparam("run"), PendingClearRow.settled_at.is_(None))\n',
+        ').where(PendingClearRow.run == bindparam("run"))\n',
         "A clear is not recorded where one of the same try was settled before.",
     ),
     _fault(

@@ -171,8 +171,7 @@ def _enter(
     session.flush()
     count_recomputed(session, tries)
     after = _after(before, begun.attempt, marked, row.code)
-    written = {(each.partition.stage, each.partition.layout) for each in marked}
-    return reconcile(session, services, begun.run, after, written)
+    return reconcile(session, services, begun.run, after, [each.partition for each in marked])
 
 
 def _after(before: RunState, attempt: Attempt, results: Sequence[NewResult], code: str) -> RunState:

@@ -71,6 +71,11 @@ class CurrentResult:
     generation: int = 0
     """The version that has made it, and the number of its task's generation (0: not known)."""
 
+    @property
+    def version(self) -> str:
+        """The version that has made it; one of those that make it where that is not known."""
+        return self.code or min(self.versions)
+
 
 UNNUMBERED: Final = sys.maxsize
 """The number of a result that is not in the ledger yet: it is newer than all others."""
@@ -472,8 +477,7 @@ def _stages_of_two_codes(results: Iterable[CurrentResult]) -> Iterator[tuple[Cur
     for found in of_stage.values():
         if not agreed(each.versions for each in found):
             newest = max(found, key=lambda each: (each.generation, each.result))
-            version = newest.code or min(newest.versions)
-            yield newest, tuple(sorted(each.partition for each in found if version not in each.versions))
+            yield newest, tuple(sorted(each.partition for each in found if newest.version not in each.versions))
 
 
 class MissingContext(Exception):

@@ -22,18 +22,13 @@ from weir.topology.regions import RegionId
 _ANY_OPEN = select(PendingClearRow.__table__.c.id).where(PendingClearRow.__table__.c.settled_at.is_(None)).limit(1)
 _OPEN = select(PendingClearRow).where(PendingClearRow.settled_at.is_(None)).order_by(PendingClearRow.id)
 
-_OPEN_OF_RUN = select(PendingClearRow.region, PendingClearRow.subtask, PendingClearRow.expected_try).where(
-    PendingClearRow.run == bindparam("run"), PendingClearRow.settled_at.is_(None)
-)
+_OPEN_OF_RUN = select(
+    PendingClearRow.id, PendingClearRow.region, PendingClearRow.subtask, PendingClearRow.expected_try
+).where(PendingClearRow.run == bindparam("run"), PendingClearRow.settled_at.is_(None))
 
 _DECIDED_AGAIN = (
     update(PendingClearRow)
-    .where(
-        PendingClearRow.run == bindparam("of_run"),
-        PendingClearRow.region == bindparam("name"),
-        PendingClearRow.subtask == bindparam("index"),
-        PendingClearRow.settled_at.is_(None),
-    )
+    .where(PendingClearRow.id.in_(bindparam("numbers", expanding=True)))
     .values(newest_result=newest_result())
     .execution_options(synchronize_session=False)
 )
@@ -69,7 +64,7 @@ def add_pending_clears(
     """
     if not wanted:
         return
-    known = {tuple(row) for row in session.execute(_OPEN_OF_RUN, {"run": run.id})}
+    known = {tuple(named): number for number, *named in session.execute(_OPEN_OF_RUN, {"run": run.id})}
     always = {
         "dataflow": run.dataflow.name,
         "run": run.id,
@@ -79,14 +74,16 @@ def add_pending_clears(
         "created_at": now,
         "code": None if code is RepairCode.AS_IT_WAS else code.value,
     }
-    new = []
+    new, again = [], []
     for region, (expected_try, reason) in wanted.items():
-        if (region.name, region.subtask, expected_try) in known:
-            session.execute(_DECIDED_AGAIN, {"of_run": run.id, "name": region.name, "index": region.subtask})
+        if (number := known.get((region.name, region.subtask, expected_try))) is not None:
+            again.append(number)
         else:
             task_id, map_index = task_of(session, run, region)
             of = {"region": region.name, "subtask": region.subtask, "task_id": task_id, "map_index": map_index}
             new.append({**always, **of, "expected_try": expected_try, "reason": reason})
+    if again:
+        session.execute(_DECIDED_AGAIN, {"numbers": again})
     if new:
         session.execute(insert(PendingClearRow).values(newest_result=newest_result()), new)
 

@@ -9,7 +9,7 @@ Invariant 7: the clears that follow from a commit are recorded in its transactio
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -50,27 +50,25 @@ from weir.topology.regions import PartitionId, RegionId, Topology
 _NOT_PUBLISHED = (PartitionState.LOST.value, PartitionState.QUARANTINED.value)
 """The states of published results that are to be published again, even if the new content is equal."""
 
-Place = tuple[str, str]
-"""A stage and a layout of its results."""
-
 
 def reconcile(
     session: Session,
     services: Services,
     run: Run,
     state: RunState,
-    written: Collection[Place] = (),
+    written: Iterable[PartitionId] = (),
     code: RepairCode = RepairCode.AS_IT_WAS,
     *,
     is_as_restored: bool = False,
 ) -> int:
     """Add the clears that are due by the present `state` of `run` and not decided yet, and return their number.
 
-    Only results at the places in `written` are compared with what later epochs have read: a transaction names those
-    that it has written. `code` is the code that later epochs run. Whether the run is closed is recorded, too, unless
-    none of its tasks is called for, since it is as a restore has made it; and so it is for later runs.
+    What later epochs have read is compared with what the transaction has `written`, by stage and layout. `code` is the
+    code that they run. Whether the run is closed is recorded, too, unless none of its tasks is called for, since it is
+    as a restore has made it; and so it is for later runs.
     """
-    owed = _add_later(session, services, run, state, written, code) if written else 0
+    is_followed = has_later(session, run)
+    owed = _add_later(session, services, run, state, written, code) if is_followed else 0
     due = behind_their_siblings(state)  # under each failover strategy: a stage of two codes is valid under none
     if clears_consumers(state.topology):
         # Also of running consumers, which may have been marked a success manually; one that runs is not cleared.
@@ -79,7 +77,8 @@ def reconcile(
     add_pending_clears(session, run, wanted, services.now())
     if not is_as_restored:
         note_whether_closed(session, services, run, state.topology)
-    _note_later(session, services, run)
+    if is_followed:
+        _note_later(session, services, run)
     return owed + len(wanted)
 
 
@@ -120,7 +119,7 @@ def _not_published(session: Session, reads: Sequence[ReadResult]) -> Iterator[tu
 
 
 def _add_later(
-    session: Session, services: Services, run: Run, state: RunState, written: Collection[Place], code: RepairCode
+    session: Session, services: Services, run: Run, state: RunState, written: Iterable[PartitionId], code: RepairCode
 ) -> int:
     """Add the clears of the next epoch, which reads over `previous`; later epochs follow from its own commit.
 
@@ -148,9 +147,11 @@ def stale_in_later_runs(
     run: Run,
     topology: Topology,
     results: Mapping[PartitionId, CurrentResult],
-    places: Collection[Place],
+    written: Iterable[PartitionId],
 ) -> dict[RunId, dict[RegionId, Change]]:
     """Return the regions of later runs that have read other content of `run` than `results`, by run, with the changes.
+
+    What they have read of the stages and layouts of `written` is compared.
 
     They read all partitions of a stage: one that was not there has changed what they would read. So it has if there was
     no state at all, which `weir run adopt` gives a run later, and Weir clears later epochs: their results stay valid.
@@ -158,7 +159,7 @@ def stale_in_later_runs(
     """
     stale: dict[RunId, dict[RegionId, Change]] = defaultdict(dict)
     # This run's topology does not have its later readers: a later run may be pinned to a newer dataflow.
-    for place in sorted(set(places)) if has_later(session, run) else ():
+    for place in sorted({(each.stage, each.layout) for each in written}):
         present = {
             each: new for each, new in results.items() if each.is_of_own_run and (each.stage, each.layout) == place
         }

@@ -195,7 +195,7 @@ def _plan(session: Session, request: RestoreRequest, source: Source) -> _Plan:
                 },
             )
         restored = {each: coming_result(each, AttemptId(""), Digest(wanted[each])) for each in replaced}
-        stale = stale_in_later_runs(session, run, topology, restored, {(each.stage, each.layout) for each in restored})
+        stale = stale_in_later_runs(session, run, topology, restored, restored)
     is_in_effect = was_last and (request.fork is not None or not (replaced or is_repinned))
     lineage = _lineage(session, request.target)
     later = select(RunRow.id).where(RunRow.dataflow == request.target, RunRow.epoch > checkpoint.epoch)
@@ -310,9 +310,9 @@ def _commit(
     forget_generations(session, row.id)
     row.archive, row.is_record_due = None, True
     state = run_state(session, run, topology)
-    places = {(each.partition.stage, each.partition.layout) for each in partitions}
+    replaced = [each.partition for each in partitions]
     is_as_restored = plan.is_repinned or not row.has_dag_run
-    owed = reconcile(session, services, run, state, places, RepairCode.NEWEST, is_as_restored=is_as_restored)
+    owed = reconcile(session, services, run, state, replaced, RepairCode.NEWEST, is_as_restored=is_as_restored)
     session.add(
         RestoreRow(
             dataflow=request.target,

@@ -69,7 +69,7 @@ def behind_their_siblings(state: RunState) -> dict[RegionId, str]:
     """
     found: dict[RegionId, str] = {}
     for newest, behind in state.stages_of_two_codes():
-        version = short(newest.code or min(newest.versions))
+        version = short(newest.version)
         for region in map(state.producer, behind):
             known = state.region(region)
             if newest.result > known.newest_result and not known.is_unended:
