@@ -72,9 +72,6 @@ NEEDS_A_PERSON: Final = ("was skipped in Airflow", FOLLOWS, AGAIN_AND_AGAIN, NOT
 GONE: Final = ("Airflow's DagRun was deleted: ", "Airflow has no task instance of ")
 """The errors where a DagRun that was read is deleted: a person creates it again."""
 
-AT_FIRST: Final = "cannot be used: expected a folder"
-"""The error where the store cannot be used at the very first begin: its URL may be wrong."""
-
 REFUSED: Final = "QualityFailed: "
 """The error where a gate has refused rows, and no other try would repair them."""
 
@@ -469,9 +466,6 @@ def _unneeded(world: World, stuck: list[FakeTask]) -> Iterator[str]:
         by_hand = (NOT_CLOSED,) if is_by_hand else ()
         needs = (
             HELD_BACK,
-            AT_FIRST,
-            # A day of which nothing could begin lacks the subtasks that it would have since: its tasks are cleared.
-            *((GONE[1],) if any(AT_FIRST in _last_note(other) for other in stuck) else ()),
             *((FOLLOWS,) if any(FOLLOWS not in _last_note(other) for other in stuck) else ()),
             *by_marks,
             *by_hand,

@@ -139,7 +139,7 @@ def _no_bucket(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise OSError(errno.EIO, f"the bucket is gone ({error})", path) from error
+        raise OSError(errno.ENODEV, f"the bucket is gone ({error})", path) from error
 
 
 class Seekable(io.RawIOBase):

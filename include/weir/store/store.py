@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final, NewType
 
-from weir.errors import Internal, Misconfigured, OtherBuild, Retryable, StoreFull, is_disk_full
+from weir.errors import Internal, Misconfigured, OtherBuild, Retryable, StoreFull, is_disk_full, is_for_person
 from weir.extras import needed_for
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.files import Files, FreeSpace
@@ -193,15 +193,16 @@ class Store:
         """Write the marker if the store is empty, and return its id.
 
         Record the id and pass it to `check_marker` from then on: an empty folder may be a disk that is not mounted.
-        Raises Misconfigured if the folder cannot be made or written, or holds other things but no marker.
+        Raises Misconfigured if the folder is refused or holds other things but no marker, and Retryable if the store
+        does not answer.
         """
         try:
             self.files.make_root()
             return self._initialised()
         except OSError as error:
-            if is_disk_full(error) or isinstance(error, TimeoutError):
-                raise self._error_of("initialise", MARKER, error) from error
-            raise Misconfigured.of("store.unusable", url=self.url, error=error) from error
+            if is_for_person(error) or isinstance(error, FileNotFoundError | PermissionError):
+                raise Misconfigured.of("store.unusable", url=self.url, error=error) from error
+            raise self._error_of("initialise", MARKER, error) from error
 
     def check_marker(self, expected_id: str) -> None:
         """Check that the store answers and has the expected id. Raises Retryable if not, and OtherBuild."""

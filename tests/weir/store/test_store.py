@@ -351,6 +351,16 @@ def test_the_formats_in_the_store_have_a_fingerprint_of_their_own():
     assert found == FORMATS, f'a format has changed: write FORMATS = "{found}"'
 
 
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), ConnectionRefusedError("no answer")])
+def test_a_store_that_does_not_answer_is_initialised_by_a_retry(store, error):
+    failing = FailingStore(store)
+    failing.fail("weir-store.json", error)
+    with pytest.raises(Retryable, check=of_kind("store.failed")):
+        failing.initialise()
+    failing.heal()
+    failing.check_marker(failing.initialise())
+
+
 def test_a_marker_that_is_missing_another_or_unreadable_is_retryable(store):
     failing = FailingStore(store)
     expected = failing.initialise()
