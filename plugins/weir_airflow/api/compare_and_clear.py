@@ -12,15 +12,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from airflow.api.common.airflow_health import get_airflow_health
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.models.log import Log
+from airflow.models.pool import Pool
 from airflow.models.taskinstance import TaskInstance, clear_task_instances
+from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState, State, TaskInstanceState
 from sqlalchemy import func, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from weir.coordination.airflow import MOST_RUNS, ClearAnswer, ClearItem, OpenRun
+from weir.coordination.airflow import MOST_RUNS, ClearAnswer, ClearItem, OpenRun, SeenDag, SeenRun, UserRights, by_dag
+from weir.coordination.clearing import HEALTHY
+from weir.coordination.values import TaskKey
 from weir.execution.airflow_words import CLEARABLE, MISSING, UNSUCCESSFUL
 from weir.execution.failure_words import NOTE_LENGTH, noted
 
@@ -97,13 +102,6 @@ def _has_place(session: Session, dag_run: DagRun) -> bool:
     return not most or (session.scalar(running) or 0) < most
 
 
-def has_run(session: Session, dag_id: str, run_id: str) -> bool | None:
-    """Report whether there is such a run; None where Airflow does not know the DAG, either."""
-    if session.scalar(select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)) is not None:
-        return True
-    return None if session.get(DagModel, dag_id) is None else False
-
-
 def _is_stranded(session: Session, dag_run: DagRun) -> bool:
     cleared = select(TaskInstance.id).where(
         TaskInstance.dag_id == dag_run.dag_id, TaskInstance.run_id == dag_run.run_id, TaskInstance.state.is_(None)
@@ -111,41 +109,112 @@ def _is_stranded(session: Session, dag_run: DagRun) -> bool:
     return dag_run.state in State.finished_dr_states and session.scalar(cleared.limit(1)) is not None
 
 
-def seen_run(session: Session, dag_id: str, run_id: str) -> tuple[str, str] | None:
-    """Return state and note of a run; None where there is no such run."""
-    found = session.scalar(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id))
-    return None if found is None else (str(found.state), found.note or "")
+class DbClearer:
+    """Airflow by its database, in this process: in the api-server, and under `dag.test()`, which allows it."""
+
+    def clear(self, wanted: Sequence[ClearItem]) -> list[ClearAnswer]:
+        """Clear what matches, in one transaction a DAG."""
+        return self._compare(wanted, is_dry_run=False)
+
+    def inspect(self, wanted: Sequence[ClearItem]) -> list[ClearAnswer]:
+        """Answer as `clear` would, and change nothing."""
+        return self._compare(wanted, is_dry_run=True)
+
+    def start(self, dag_id: str, run_id: str) -> str:
+        """Set a queued run running; answer the state found."""
+        with create_session(scoped=False) as session:
+            return start_queued(session, dag_id, run_id)[0]
+
+    def exists(self, dag_id: str, run_id: str) -> bool | None:
+        """Report whether there is this DagRun; None where Airflow does not know the DAG, either."""
+        with create_session(scoped=False) as session:
+            if _run(session, dag_id, run_id) is not None:
+                return True
+            return None if session.get(DagModel, dag_id) is None else False
+
+    def note(self, key: TaskKey) -> str:
+        """Return a task instance's note, "" where there is none."""
+        with create_session(scoped=False) as session:
+            found = _task_instance(session, key)
+            return "" if found is None else found.note or ""
+
+    def annotate(self, key: TaskKey, note: str) -> None:
+        """Set a task instance's note; one that Airflow does not know has none."""
+        with create_session(scoped=False) as session:
+            found = _task_instance(session, key)
+            if found is not None:
+                _write_note(found, note[:NOTE_LENGTH], None)
+
+    def seen_run(self, dag_id: str, run_id: str) -> SeenRun | None:
+        """Return state and note of a DagRun."""
+        with create_session(scoped=False) as session:
+            found = _run(session, dag_id, run_id)
+            return None if found is None else SeenRun(str(found.state), found.note or "")
+
+    def seen_dag(self, dag_id: str) -> SeenDag | None:
+        """Look at a DAG and at the scheduler."""
+        with create_session(scoped=False) as session:
+            found = session.get(DagModel, dag_id)
+            told = None if found is None else (bool(found.is_paused), bool(found.has_import_errors))
+        if told is None:
+            return None
+        is_paused, has_import_errors = told
+        return SeenDag(is_paused, get_airflow_health()["scheduler"]["status"] == HEALTHY, has_import_errors)
+
+    def open_runs(self, dag_id: str) -> list[OpenRun]:
+        """Return the newest runs of a DAG that are no success and have a data interval."""
+        query = (
+            select(DagRun)
+            .where(DagRun.dag_id == dag_id, DagRun.state.in_(UNSUCCESSFUL), DagRun.data_interval_start.is_not(None))
+            .order_by(DagRun.run_after.desc())
+        )
+        with create_session(scoped=False) as session:
+            rows = list(session.scalars(query.limit(MOST_RUNS)))
+            return [
+                OpenRun(row.run_id, str(row.state), (row.data_interval_start, row.data_interval_end)) for row in rows
+            ]
+
+    def annotate_run(self, dag_id: str, run_id: str, note: str) -> None:
+        """Set a run's note; one that Airflow does not know has none."""
+        with create_session(scoped=False) as session:
+            found = _run(session, dag_id, run_id)
+            if found is None:
+                return
+            if found.dag_run_note is None:
+                found.note = (note[:NOTE_LENGTH], None)
+            else:
+                found.dag_run_note.content = note[:NOTE_LENGTH]
+
+    def rights(self, dag_id: str, user: str) -> UserRights:
+        """Ask the auth manager of Airflow's configuration."""
+        from airflow.api_fastapi.app import create_auth_manager  # noqa: PLC0415  the app may be being made
+
+        from weir_airflow.api.users import rights_named  # noqa: PLC0415  likewise
+
+        return rights_named(create_auth_manager(), user, dag_id)
+
+    def can_defer(self, pool: str) -> bool:
+        """Report whether a triggerer runs, and deferred tasks hold no slot of a pool."""
+        found = Pool.get_pool(pool)
+        is_counted = found is None or found.include_deferred
+        return not is_counted and get_airflow_health()["triggerer"]["status"] == HEALTHY
+
+    def _compare(self, wanted: Sequence[ClearItem], *, is_dry_run: bool) -> list[ClearAnswer]:
+        answers: dict[ClearItem, ClearAnswer] = {}
+        for dag_id, items in by_dag(wanted):
+            with create_session(scoped=False) as session:
+                found = compare_and_clear(session, dag_id, items, dry_run=is_dry_run)
+            answers.update((answer.item, answer) for answer in found)
+        return [answers[item] for item in wanted]
 
 
-def open_runs(session: Session, dag_id: str) -> list[OpenRun]:
-    """Return the newest runs of a DAG that are no success and have a data interval."""
-    query = (
-        select(DagRun)
-        .where(DagRun.dag_id == dag_id, DagRun.state.in_(UNSUCCESSFUL), DagRun.data_interval_start.is_not(None))
-        .order_by(DagRun.run_after.desc())
-    )
-    rows = session.scalars(query.limit(MOST_RUNS))
-    return [OpenRun(row.run_id, str(row.state), (row.data_interval_start, row.data_interval_end)) for row in rows]
+def _run(session: Session, dag_id: str, run_id: str) -> DagRun | None:
+    return session.scalar(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id))
 
 
-def annotate_run(session: Session, dag_id: str, run_id: str, note: str) -> None:
-    """Set a run's note; one that Airflow does not know has none."""
-    found = session.scalar(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id))
-    if found is not None:
-        _write_run_note(found, note[:NOTE_LENGTH])
-
-
-def note_of(session: Session, item: ClearItem) -> str:
-    """Return a task instance's note, "" where there is none."""
-    found = _task_instances(session, item.dag_id, [item], is_locked=False).get(_key(item))
-    return "" if found is None else found.note or ""
-
-
-def annotate(session: Session, item: ClearItem, note: str) -> None:
-    """Set a task instance's note; one that Airflow does not know has none."""
-    found = _task_instances(session, item.dag_id, [item], is_locked=False).get(_key(item))
-    if found is not None:
-        _write_note(found, note[:NOTE_LENGTH], None)
+def _task_instance(session: Session, key: TaskKey) -> TaskInstance | None:
+    item = ClearItem(key.dag_id, key.run_id, key.task_id, key.map_index, None)
+    return _task_instances(session, key.dag_id, [item], is_locked=False).get(_key(item))
 
 
 def _lock_runs(session: Session, dag_id: str, run_ids: Iterable[str]) -> None:
@@ -218,13 +287,6 @@ def _write_note(ti: TaskInstance, note: str, user_id: str | None) -> None:
         return
     ti.task_instance_note.content = note
     ti.task_instance_note.user_id = user_id
-
-
-def _write_run_note(dag_run: DagRun, note: str) -> None:
-    if dag_run.dag_run_note is None:
-        dag_run.note = (note, None)
-    else:
-        dag_run.dag_run_note.content = note
 
 
 def _key(item: ClearItem) -> _Key:

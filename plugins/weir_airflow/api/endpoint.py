@@ -14,7 +14,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_da
 from fastapi import Depends, FastAPI, HTTPException, status
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
-from weir.coordination.airflow import ClearAnswer, ClearItem
+from weir.coordination.airflow import ClearAnswer, ClearItem, UserRights
 from weir.execution.failure_words import NOTE_LENGTH
 from weir_airflow.api.compare_and_clear import compare_and_clear, start_queued
 from weir_airflow.api.users import rights_named
@@ -93,14 +93,6 @@ class RightsBody(_Body):
     user: Annotated[str, StringConstraints(min_length=1, max_length=512)]
 
 
-class RightsAnswer(BaseModel):
-    """What the user may do; `unknown` says why that cannot be told, and is empty if it can."""
-
-    reads: bool
-    edits: bool
-    unknown: str
-
-
 @app.post("/dags/{dag_id}/clear", dependencies=_MAY_CLEAR)
 def clear(dag_id: str, body: ClearBody, session: SessionDep, user: GetUserDep) -> ClearAnswers:
     """Clear the task instances that have finished and have the expected try."""
@@ -124,12 +116,11 @@ def start(dag_id: str, body: StartBody, session: SessionDep, user: GetUserDep) -
 
 
 @app.post("/dags/{dag_id}/rights", dependencies=_MAY_CLEAR)
-def rights(dag_id: str, body: RightsBody) -> RightsAnswer:
+def rights(dag_id: str, body: RightsBody) -> UserRights:
     """Tell what another user may do with the task instances of the DAG: asked before a request is carried out."""
     from airflow.api_fastapi.app import get_auth_manager  # noqa: PLC0415  the app is being made while this is imported
 
-    found = rights_named(get_auth_manager(), body.user, dag_id)
-    return RightsAnswer(reads=found.reads, edits=found.edits, unknown=found.unknown)
+    return rights_named(get_auth_manager(), body.user, dag_id)
 
 
 def _item(dag_id: str, default_run_id: str | None, item: Item) -> ClearItem:

@@ -15,7 +15,7 @@ from fastapi import Depends
 from weir.errors import Misconfigured, OtherBuild, WeirError
 from weir.ledger.ledger import NotMigrated
 from weir.recovery.run_plans import reaching
-from weir_airflow.api.clearing import DbClearer
+from weir_airflow.api.compare_and_clear import DbClearer
 from weir_airflow.connections.reading import services_to_read
 from weir_airflow.pages.showing import page
 

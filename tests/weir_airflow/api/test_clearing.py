@@ -30,7 +30,7 @@ def api(api_url):
 
 @pytest.fixture(params=["endpoint", "database"])
 def clearer(request, api):
-    from weir_airflow.api.clearing import DbClearer
+    from weir_airflow.api.compare_and_clear import DbClearer
 
     return {"endpoint": EndpointClearer(api()), "database": DbClearer()}[request.param]
 
@@ -233,7 +233,8 @@ def test_a_connection_may_spell_its_url_in_several_ways(fields, url):
 def test_the_connection_chooses_the_clearer():
     from airflow.sdk import Connection
 
-    from weir_airflow.api.clearing import DbClearer, clearer_for
+    from weir_airflow.api.clearing import clearer_for
+    from weir_airflow.api.compare_and_clear import DbClearer
 
     assert isinstance(clearer_for(Connection(conn_id="weir_api", conn_type="weir-db")), DbClearer)
     assert isinstance(clearer_for(Connection(conn_id="weir_api", conn_type="http", host="db")), DbClearer)

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from weir.coordination.airflow import ClearItem
+from weir.coordination.values import TaskKey
 
 
 def wanted(run_id, task_id, map_index=-1, expected_try=1):
@@ -116,11 +117,10 @@ def test_a_second_clear_replaces_the_note_of_the_first_and_a_persons_stays(new_r
     from airflow.models.taskinstance import TaskInstance
     from airflow.utils.session import create_session
 
-    from weir_airflow.api.compare_and_clear import annotate
+    from weir_airflow.api.compare_and_clear import DbClearer
 
     run_id = new_run("running")
-    with create_session() as session:
-        annotate(session, wanted(run_id, "spring"), mine)
+    DbClearer().annotate(TaskKey("river", run_id, "spring", -1), mine)
     clear(wanted(run_id, "spring"), note="weir: first")
     clear(wanted(run_id, "mouth"), note="weir: other")
     with create_session() as session:
