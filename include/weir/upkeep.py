@@ -5,6 +5,7 @@ Invariant: a failure for one run or dataflow does not stop the others, and is ra
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
@@ -104,12 +105,7 @@ def _is_full_due(services: Services, dataflow: str) -> bool:
 
 def scrub_everywhere(services: Services, clearer: Clearer) -> Settled:
     """Verify a share of all stored bytes of all dataflows; have damaged results that are needed recomputed."""
-    kept = Settled()
-    for dataflow in _dataflows(services):
-        with kept.trying(dataflow):
-            job = partial(scrub_dataflow, services, clearer, dataflow)
-            kept.done[dataflow] = up_to_date(services, dataflow, job)
-    return kept
+    return _each(services, partial(scrub_dataflow, services, clearer))
 
 
 def look_for_late_files_everywhere(services: Services) -> Settled:
@@ -117,10 +113,15 @@ def look_for_late_files_everywhere(services: Services) -> Settled:
 
     The clears of a correction are delivered as all others are.
     """
+    return _each(services, partial(look_for_late_files, services))
+
+
+def _each(services: Services, job: Callable[[str], object]) -> Settled:
+    """Do a job for each dataflow."""
     kept = Settled()
     for dataflow in _dataflows(services):
         with kept.trying(dataflow):
-            kept.done[dataflow] = up_to_date(services, dataflow, partial(look_for_late_files, services, dataflow))
+            kept.done[dataflow] = up_to_date(services, dataflow, partial(job, dataflow))
     return kept
 
 

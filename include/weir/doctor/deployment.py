@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Final, Self
 
 from weir.doctor import table
-from weir.doctor.examination import Finding, Secrecy, examine
+from weir.doctor.examination import Finding, examine
 from weir.doctor.spark import java_finding
 from weir.doctor.versions import installed_versions, version_findings
 from weir.errors import Misconfigured
 from weir.java import find_java
+from weir.secrecy import without_secrets
 
 _MODULE: Final = "weir_airflow.doctor.doctor"
 _ORDER: Final = ("stack", "versions", "java", "settings", "ledger", "store", "airflow", "spark")
@@ -123,7 +124,7 @@ class AirflowProcess:
 
 def _failure(status: int, errors: str) -> Finding:
     lines = [line.strip() for line in errors[-4000:].splitlines() if line.strip()]
-    said = Secrecy().clean(" | ".join(lines[-3:])) or "without a message"
+    said = without_secrets(" | ".join(lines[-3:])) or "without a message"
     return table.AIRFLOW_PROCESS.problem(
         f"ended with status {status}: {said}", command=f"{sys.executable} -m {_MODULE}"
     )

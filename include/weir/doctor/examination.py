@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Final
-from urllib.parse import unquote
 
 from weir.errors import WeirError
-from weir.secrecy import HIDDEN, without_secrets
-from weir.secret_forms import pattern_of
+from weir.secrecy import without_secrets
 from weir.typed_json import AsJson
 from weir.wording import shortened
 
@@ -129,46 +126,7 @@ def _run(check: Check, answer: _Answer) -> None:
         answer.is_complete.set()
 
 
-_LEAST_LENGTH: Final = 6
-"""A shorter secret is a part of too many words to be replaced everywhere."""
-_PUBLIC_OPTIONS: Final = ("url", "region", "host", "version", "timeout", "profile")
-
-
-class Secrecy:
-    """Replaces secrets in texts: known ones, and what looks like a password or a token."""
-
-    def __init__(self, secrets: Iterable[str | None] = ()) -> None:
-        self._secrets: set[str] = set()
-        for secret in secrets:
-            self.learn(secret)
-
-    def learn(self, secret: str | None) -> None:
-        """Replace this text from now on."""
-        if secret is not None and len(secret) >= _LEAST_LENGTH:
-            self._secrets.add(secret)
-
-    def learn_url(self, url: str | None) -> None:
-        """Replace the password of a URL, quoted and unquoted."""
-        account = (url or "").partition("://")[2].partition("/")[0].rpartition("@")[0]
-        password = account.partition(":")[2]
-        self.learn(password)
-        self.learn(unquote(password))
-
-    def learn_all(self, values: Mapping[str, Any]) -> None:
-        """Replace every text in these nested options, except those whose key names a place or a limit."""
-        for key, value in values.items():
-            if isinstance(value, Mapping):
-                self.learn_all(value)
-            elif isinstance(value, str) and not any(word in key.lower() for word in _PUBLIC_OPTIONS):
-                self.learn(value)
-
-    def clean(self, text: str) -> str:
-        """Return the text without secrets."""
-        for secret in sorted(self._secrets, key=len, reverse=True):
-            text = pattern_of(secret).sub(HIDDEN, text)
-        return without_secrets(text)
-
-    def cleaned(self, finding: Finding) -> Finding:
-        """Return the finding without secrets."""
-        found, expected, mend = map(self.clean, (finding.found, finding.expected, finding.mend))
-        return replace(finding, found=found, expected=expected, mend=mend)
+def cleaned(finding: Finding) -> Finding:
+    """Return the finding without secrets: those that were handed to `weir.secrecy`, and what looks like one."""
+    found, expected, mend = map(without_secrets, (finding.found, finding.expected, finding.mend))
+    return replace(finding, found=found, expected=expected, mend=mend)

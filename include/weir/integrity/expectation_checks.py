@@ -5,11 +5,9 @@ Invariant: the only consequence is a record of what was found; results are under
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-
-from sqlalchemy.orm import Session
 
 from weir.coordination.read_leases import leased_reading, reader
 from weir.coordination.services import Services
@@ -19,29 +17,33 @@ from weir.formats.checks import CheckOutcome, CheckReason, CheckReport, CheckToR
 from weir.formats.codec import from_json
 from weir.formats.manifest import Manifest
 from weir.formats.paths import manifest_path
-from weir.formats.region_job import RestoredToCheck
-from weir.integrity.restore_test import Check
+from weir.formats.region_job import CheckJob, RegionReport, RestoredToCheck
 from weir.integrity.verification_queries import results_to_verify, runs_named
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.runs import dataflow_of, epoch_of_run, topology_of
 from weir.quality.check_queries import enter_checks
 from weir.quality.stored_checks import checking_job, checks_now, recorded_in, to_check
 
+Check = Callable[[CheckJob], RegionReport]
+"""Has Spark look at what a job names."""
 
-@dataclass(frozen=True, slots=True)
-class ExpectationsReport:
-    """The checks of the current results of some runs whose stages have suites."""
 
-    runs: tuple[str, ...]
-    checks: tuple[CheckReport, ...]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChecksReport:
+    """The checks of some results; `problem` is why they could not run, `is_recorded` whether the ledger has them."""
+
+    what: str
+    checks: tuple[CheckReport, ...] = ()
+    problem: str = ""
+    is_recorded: bool = True
 
     @property
     def is_right(self) -> bool:
-        """Report whether no expectation is violated."""
-        return all(each.outcome is not CheckOutcome.FAILED for each in self.checks)
+        """Report whether nothing is wrong."""
+        return not self.problem and all(each.outcome is not CheckOutcome.FAILED for each in self.checks)
 
 
-def check_expectations(services: Services, name: str | None, check: Check) -> ExpectationsReport:
+def check_expectations(services: Services, name: str | None, check: Check) -> ChecksReport:
     """Check the current results of a run, of a dataflow, or of all, dataflow by dataflow.
 
     Raises Misconfigured for an unknown name, or a suite that is missing or invalid; Retryable; and the errors of
@@ -50,15 +52,13 @@ def check_expectations(services: Services, name: str | None, check: Check) -> Ex
     with services.ledger.transaction() as session:
         runs = runs_named(session, name)
         rows = _in_one_layout(results_to_verify(session, runs, [PartitionState.FINISHED]))
-        flows = {run: topology_of(pinned).dataflow for run in runs if (pinned := _pinned(session, run)) is not None}
+        pinned = {run: session.get_one(RunRow, run).pinned for run in runs}
+    flows = {run: topology_of(found).dataflow for run, found in pinned.items() if found is not None}
     checks: list[CheckReport] = []
     for dataflow, of_dataflow in groupby([row for row in rows if row.run in flows], lambda row: dataflow_of(row.run)):
         checks += _checked(services, dataflow, list(of_dataflow), flows, check)
-    return ExpectationsReport(tuple(runs), tuple(checks))
-
-
-def _pinned(session: Session, run: str) -> dict[str, object] | None:
-    return session.get_one(RunRow, run).pinned
+    what = f"current results of {len(runs)} run(s) whose stages have suites"
+    return ChecksReport(what=what, checks=tuple(checks))
 
 
 def _in_one_layout(rows: Sequence[ResultRow]) -> list[ResultRow]:

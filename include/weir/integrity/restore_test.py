@@ -7,9 +7,11 @@ finding, not an error of the caller.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from sqlalchemy import select
 
@@ -20,9 +22,10 @@ from weir.formats.checkpoint import Checkpoint, fingerprint
 from weir.formats.checks import CheckOutcome, CheckReason, CheckReport, ExpectationResult
 from weir.formats.manifest import Manifest, parsed_digest
 from weir.formats.paths import checkpoint_path, name_of
-from weir.formats.region_job import CheckJob, RegionReport, RestoredToCheck
+from weir.formats.region_job import RegionReport, RestoredToCheck
 from weir.formats.savepoint import SAVEPOINT
 from weir.formats.suite import Severity
+from weir.integrity.expectation_checks import Check, ChecksReport
 from weir.integrity.verify import reference
 from weir.ledger.checkpoints import complete, enter_checkpoint, is_retained, restorable, savepoint_url
 from weir.ledger.database.tables import CheckpointRow, DataflowRow, ResultRow
@@ -45,9 +48,6 @@ from weir.store.errors import NotFound
 from weir.store.verification import compare_results
 from weir.topology.regions import PartitionId
 
-Check = Callable[[CheckJob], RegionReport]
-"""Has Spark look at what a job names."""
-
 FILES_AS_RECORDED = "weir_files_as_recorded"
 """The built-in check without Spark: all bytes are as they were written."""
 
@@ -61,21 +61,12 @@ _SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreTestReport:
+class RestoreTestReport(ChecksReport):
     """The checks of a restored snapshot; `problem` says why it could not be restored, and is else empty."""
 
-    dataflow: str
     source: str
     epoch: str
-    checks: tuple[CheckReport, ...] = ()
-    problem: str = ""
     copied_bytes: int = 0
-    is_recorded: bool = False
-
-    @property
-    def is_right(self) -> bool:
-        """Report whether the snapshot could be restored and no check has failed."""
-        return not self.problem and all(each.outcome is not CheckOutcome.FAILED for each in self.checks)
 
     def lines(self) -> list[str]:
         """Return the report as text, a line for each check."""
@@ -129,9 +120,7 @@ def run_restore_test(services: Services, dataflow: str, which: str | None, check
     for _ in range(ROUNDS):
         found = restore_test_source(services, dataflow, which)
         if isinstance(found.source, str):
-            return RestoreTestReport(
-                dataflow=dataflow, source=found.description, epoch=found.epoch, problem=found.source
-            )
+            return _report(found, problem=found.source)
         with _leased(services, found.source):
             report = _restored_and_checked(services, found, found.source, check)
         if report.is_right or is_still_kept(services, found):
@@ -220,17 +209,14 @@ def _restored_and_checked(
         try:
             restored = restore(place.services, RestoreRequest(made.dataflow, found.name, fork=place.dataflow))
         except Misconfigured as error:
-            return RestoreTestReport(
-                dataflow=made.dataflow, source=found.description, epoch=made.epoch, problem=str(error)
-            )
-        checks = _checks(services, place, source, check)
-        return RestoreTestReport(
-            dataflow=made.dataflow,
-            source=found.description,
-            epoch=made.epoch,
-            checks=checks,
-            copied_bytes=restored.copied_bytes,
-        )
+            return _report(found, problem=str(error))
+        return _report(found, checks=_checks(services, place, source, check), copied_bytes=restored.copied_bytes)
+
+
+def _report(found: RestoreTestSource, *, problem: str = "", **more: Any) -> RestoreTestReport:
+    what = f"{found.description}: {'it cannot be restored' if problem else 'restored to a scratch place'}"
+    of = partial(RestoreTestReport, what=what, source=found.description, epoch=found.epoch)
+    return of(problem=problem, is_recorded=False, **more)
 
 
 def _register(place: RestoreTestPlace, source: Source) -> None:

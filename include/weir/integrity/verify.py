@@ -22,6 +22,7 @@ from weir.formats.manifest import Manifest
 from weir.integrity.verification_queries import mark_verified, results_by_number
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.results import record_losses, transition
+from weir.ledger.rows import taken
 from weir.ledger.runs import dataflow_of
 from weir.retention.release import release
 from weir.store.probe import PartitionRef
@@ -111,15 +112,7 @@ def verify_results(
 
 def reference(row: ResultRow) -> PartitionRef:
     """Return the reference by which the store is asked for a result."""
-    return PartitionRef(
-        run=row.run,
-        stage=row.stage,
-        subtask=row.subtask,
-        layout=row.layout,
-        attempt=row.attempt,
-        folder=row.folder,
-        manifest_sha256=row.manifest_sha256,
-    )
+    return taken(PartitionRef, row)
 
 
 def _batches(rows: list[ResultRow]) -> Iterator[list[ResultRow]]:
@@ -194,17 +187,4 @@ def _differences(row: ResultRow, manifest: Manifest) -> str:
 
 
 def _verified(row: ResultRow, outcome: VerifyOutcome, detail: str = "", loss: Loss | None = None) -> VerifiedResult:
-    return VerifiedResult(
-        result=row.id,
-        run=row.run,
-        stage=row.stage,
-        subtask=row.subtask,
-        layout=row.layout,
-        attempt=row.attempt,
-        folder=row.folder,
-        bytes=row.bytes,
-        is_current=row.is_current,
-        outcome=outcome,
-        detail=detail,
-        loss=loss,
-    )
+    return taken(VerifiedResult, row, result=row.id, outcome=outcome, detail=detail, loss=loss)

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import ColumnElement, delete, exists, func, or_, select
 from sqlalchemy.orm import Session
 
 from weir.formats.checks import BUILT_IN, CheckOutcome, CheckReason, CheckReport
-from weir.formats.manifest import RULE, InputRead
+from weir.formats.manifest import RULE
 from weir.ledger.database.tables import AttemptRow, QualityCheckRow, RunRow
 from weir.ledger.runs import Run
 from weir.typed_json import plain
@@ -42,18 +41,6 @@ class SuspectedInput:
     def is_equal_to(self, other: SuspectedInput) -> bool:
         """Report whether it is the same partition with the same rows, written by another attempt."""
         return self.attempt != other.attempt and replace(self, attempt=other.attempt) == other
-
-    @staticmethod
-    def of(read: InputRead) -> SuspectedInput:
-        """Make one from an input that was read."""
-        return SuspectedInput(
-            run=read.run,
-            stage=read.stage,
-            subtask=read.subtask,
-            layout=read.layout,
-            attempt=read.attempt,
-            digest=read.digest,
-        )
 
 
 def record_checks(
@@ -92,28 +79,18 @@ def enter_checks(
                 by_attempt=by_attempt,
                 blamed=[asdict(each) for each in inputs],
                 checked_at=now,
-                **_columns(report, by_attempt),
+                attempt=report.attempt or by_attempt,
+                why=report.why.value,
+                policy=report.policy.value,
+                outcome=report.outcome.value,
+                results=plain(report.results),
+                **{name: getattr(report, name) for name in _AS_REPORTED},
             )
         )
     session.flush()
 
 
-def _columns(report: CheckReport, by_attempt: str) -> dict[str, Any]:
-    return {
-        "stage": report.stage,
-        "subtask": report.subtask,
-        "layout": report.layout,
-        "attempt": report.attempt or by_attempt,
-        "suite": report.suite,
-        "fingerprint": report.fingerprint,
-        "why": report.why.value,
-        "policy": report.policy.value,
-        "outcome": report.outcome.value,
-        "digest": report.digest,
-        "rows": report.rows,
-        "results": plain(report.results),
-        "seconds": report.seconds,
-    }
+_AS_REPORTED = ("stage", "subtask", "layout", "suite", "fingerprint", "digest", "rows", "seconds")
 
 
 def has_checks(session: Session, by_attempt: str) -> bool:

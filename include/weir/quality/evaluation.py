@@ -27,6 +27,7 @@ from weir.formats.region_job import OutputReport, RegionJob, RegionReport
 from weir.formats.suite import Severity
 from weir.ledger.reads import record_reads
 from weir.ledger.results import NewResult, quarantine_results, record_losses
+from weir.ledger.rows import taken
 from weir.ledger.snapshot import run_state
 from weir.quality.check_queries import SuspectedInput, has_checks, previously_suspected, record_checks
 from weir.quality.restored_checks import restored_loss
@@ -134,7 +135,7 @@ def _blamed(services: Services, begun: Begun, reports: Sequence[CheckReport]) ->
 
 def _read_of_blamed(begun: Begun, report: CheckReport) -> tuple[SuspectedInput, ...]:
     arguments = suspected_arguments(begun.run.dataflow, report.stage, suspected_names(report))
-    return tuple(dict.fromkeys(SuspectedInput.of(read) for read in begun.reads if read.argument in arguments))
+    return tuple(dict.fromkeys(taken(SuspectedInput, read) for read in begun.reads if read.argument in arguments))
 
 
 def _losses(begun: Begun, reports: Sequence[CheckReport], blamed: _Blamed) -> tuple[Loss, ...]:

@@ -1,4 +1,7 @@
-"""Finds the dataflow that a DAG file declares. Invariant: the file is imported in a process of its own."""
+"""What a person asks to try, and the dataflow that a DAG file declares.
+
+Invariant: the file is imported in a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,23 @@ from weir.dataflow.stage import StageKind
 from weir.doctor.problems import Problem, answers_about
 from weir.errors import Misconfigured
 from weir.wording import did_you_mean
+
+NEWEST, AS_IT_WAS = "newest", "as_it_was"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a person asks for: a stage of a DAG file, on a run or on samples, with which code, of which subtasks."""
+
+    file: Path
+    stage: str
+    epoch: str | None = None
+    until: str | None = None
+    samples: Path | None = None
+    dataflow: str | None = None
+    code: str = NEWEST
+    subtask: int | None = None
+    shown: int = 20
 
 
 @dataclass(frozen=True, slots=True)

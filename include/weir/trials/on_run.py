@@ -44,38 +44,29 @@ from weir.store.errors import NotFound
 from weir.store.store import Store
 from weir.topology.layouts import WrittenLayouts
 from weir.topology.regions import PartitionId, RegionId, Topology
-from weir.trials.declared import Declared
+from weir.trials.declared import AS_IT_WAS, Declared, Wanted
 from weir.trials.trial import Trial, Trimming, new_attempt, stored_code
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """The stage, the run as a person names it, the subtasks (None: all), and whose code to run."""
-
-    declared: Declared
-    epoch: str
-    subtask: int | None
-    as_it_was: bool
-    shown: int
-
-
 @contextmanager
-def opened_on_run(services: Services, asked: Asked, scratch: Store) -> Iterator[Trial]:
-    """Describe the trial, and lease what it reads until the end.
+def opened_on_run(
+    services: Services, declared: Declared, wanted: Wanted, named: str, scratch: Store
+) -> Iterator[Trial]:
+    """Describe the trial on the run that a person has named, and lease what it reads until the end.
 
     Raises Misconfigured for a run that is not known or does not fit the DAG file, Unreadable for inputs that cannot be
     read, and Retryable.
     """
-    flow, stage = asked.declared.flow, asked.declared.stage
+    flow, stage, as_it_was = declared.flow, declared.stage, wanted.code == AS_IT_WAS
     with services.ledger.transaction() as session:
-        row = run_named(session, flow.name, asked.epoch)
+        row = run_named(session, flow.name, named)
         if row.pinned is None:
             raise Misconfigured.of("trials.run_not_begun", row_id=row.id, run_id=row.run_id)
         run = run_by_id(session, row.id)
-        topology = _topology(asked, run)
-        code = _recorded_code(session, row, topology, stage.name) if asked.as_it_was else None
+        topology = _topology(declared, run, as_it_was=as_it_was)
+        code = _recorded_code(session, row, topology, stage.name) if as_it_was else None
     region = topology.logical_region_of(stage.name)
-    subtasks = subtasks_of(topology.dataflow.stage(stage.name), asked.subtask)
+    subtasks = subtasks_of(topology.dataflow.stage(stage.name), wanted.subtask)
     regions = [RegionId(region.name, subtask) for subtask in subtasks]
     run = replace(run, topology=topology)
     with services.ledger.transaction(flow.name) as session:
@@ -85,7 +76,7 @@ def opened_on_run(services: Services, asked: Asked, scratch: Store) -> Iterator[
         claim = claimed(session, services, flow.name, [state.results[each].result for each in read], reader("weir try"))
     lease = ReadLease(claim)
     try:
-        yield _Described(services, asked, scratch, run, state, regions).trial(read, code)
+        yield _Described(services, declared, scratch, run, state, regions).trial(read, code, wanted.shown)
     finally:
         lease.close()
 
@@ -104,11 +95,11 @@ def subtasks_of(stage: Stage, wanted: int | None) -> Sequence[int]:
 # The plan as it is declared, on what the run has written
 
 
-def _topology(asked: Asked, run: Run) -> Topology:
-    if asked.as_it_was:
-        run.dataflow.stage(asked.declared.stage.name)
+def _topology(declared: Declared, run: Run, *, as_it_was: bool) -> Topology:
+    flow, stage = declared.flow, declared.stage.name
+    if as_it_was:
+        run.dataflow.stage(stage)
         return run.topology
-    flow, stage = asked.declared.flow, asked.declared.stage.name
     region = set(Topology(flow).logical_region_of(stage).stages)
     upstream = _upstream(run.topology, [_read_of(run, each) for each in _boundaries(flow, region)])
     if upstream & region:
@@ -187,7 +178,7 @@ class _Described:
     """The description of a trial from one state of its run, in which all that is read is leased."""
 
     services: Services
-    asked: Asked
+    declared: Declared
     scratch: Store
     run: Run
     state: RunState
@@ -195,15 +186,15 @@ class _Described:
     notes: dict[str, None] = field(default_factory=dict)
     splits: dict[str, list[Any]] = field(default_factory=dict)
 
-    def trial(self, read: Sequence[PartitionId], recorded: tuple[str, str] | None) -> Trial:
+    def trial(self, read: Sequence[PartitionId], recorded: tuple[str, str] | None, shown: int) -> Trial:
         """Return the trial; `read` is all that it reads, `recorded` the archive of its code (None: the newest)."""
         probed = probe_partitions(self.services, self.services.store_id(), self.state, read)
         if probed.losses:
             raise lost_of(self.services, self.state, probed.losses)
-        topology, name = self.run.topology, self.asked.declared.stage.name
+        topology, name = self.run.topology, self.declared.stage.name
         functions = functions_of(topology, topology.logical_region_of(name).name)
         archive = (
-            pack(top_level(functions), self.asked.declared.sql)
+            pack(top_level(functions), self.declared.sql)
             if recorded is None
             else _read_archive(self.services, recorded)
         )
@@ -215,13 +206,13 @@ class _Described:
             layouts={each: topology.layouts_of(each) for each in (name, *(state.name for state in stage.states))},
             # A run has digests of one version.
             digest_version=OF_STORED_ROWS if self._pinned().chosen is None else OF_RESULT,
-            expectations=self.asked.declared.expectations,
+            expectations=self.declared.expectations,
             scratch=self.scratch,
             code=code,
         )
         jobs = tuple(trimming.trimmed(self._job(region, probed.manifests)) for region in self.regions)
         return Trial(
-            request=TrialRequest(name, jobs, (), self.asked.shown),
+            request=TrialRequest(name, jobs, (), shown),
             dataflow=self.run.dataflow.name,
             run=self.run.id,
             code=f"{short(code.version)}, {'newest' if recorded is None else 'as it was'}",

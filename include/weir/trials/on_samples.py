@@ -31,7 +31,7 @@ from weir.store.store import Store
 from weir.topology.key_groups import key_group_range
 from weir.topology.layouts import declared_layout, declared_layouts
 from weir.topology.partitions import PLAIN, InputPartitions
-from weir.trials.declared import Declared
+from weir.trials.declared import Declared, Wanted
 from weir.trials.on_run import subtasks_of
 from weir.trials.trial import Trial, Trimming, keeper_of, new_attempt, plan_of, stored_code
 
@@ -42,20 +42,14 @@ def reads_stored(flow: Dataflow, stage: str) -> bool:
     return any(not exchange.joins_plan for exchange in exchanges)
 
 
-def trial_on_samples(
-    declared: Declared,
-    folder: Path | None,
-    interval: tuple[datetime, datetime],
-    subtask: int | None,
-    shown: int,
-    scratch: Store,
-) -> Trial:
+def trial_on_samples(declared: Declared, wanted: Wanted, scratch: Store) -> Trial:
     """Describe a trial on the samples of a folder; None: of a stage that reads nothing stored, with its plan.
 
     Raises Misconfigured for an input without a sample, and what the resolver of a source raises.
     """
-    flow, stage = declared.flow, declared.stage
-    samples = () if folder is None else tuple(_samples(stage, folder))
+    flow, stage, subtask = declared.flow, declared.stage, wanted.subtask
+    interval = interval_of(wanted.epoch, wanted.until)
+    samples = () if wanted.samples is None else tuple(_samples(stage, wanted.samples))
     plan = (stage,) if samples else plan_of(flow, stage.name)
     functions = archived(each.function for each in plan)
     archive = pack(top_level(functions), declared.sql)
@@ -83,7 +77,7 @@ def trial_on_samples(
     if is_whole and len(subtasks) > 1:
         notes.append("subtask 0 reads all rows of the samples: only in a run they are divided index to index")
     return Trial(
-        request=TrialRequest(stage.name, jobs, samples, shown),
+        request=TrialRequest(stage.name, jobs, samples, wanted.shown),
         dataflow=flow.name,
         run="",
         code=f"{short(code.version)}, newest",

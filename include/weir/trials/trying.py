@@ -38,28 +38,11 @@ from weir.reading.opened import together
 from weir.secrecy import without_secrets
 from weir.state.spark_schema import arrow_schema, spark_ddl
 from weir.store.store import Store
-from weir.trials.declared import Declared, declared_in
-from weir.trials.on_run import Asked, opened_on_run
+from weir.trials.declared import AS_IT_WAS, NEWEST, Declared, Wanted, declared_in
+from weir.trials.on_run import opened_on_run
 from weir.trials.on_samples import interval_of, reads_stored, trial_on_samples
 from weir.trials.trial import Trial
 from weir.typed_json import message_from_json, message_to_json
-
-NEWEST, AS_IT_WAS = "newest", "as_it_was"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What a person asks for: a stage of a DAG file, on a run or on samples, with which code, of which subtasks."""
-
-    file: Path
-    stage: str
-    epoch: str | None = None
-    until: str | None = None
-    samples: Path | None = None
-    dataflow: str | None = None
-    code: str = NEWEST
-    subtask: int | None = None
-    shown: int = 20
 
 
 def scratch_in(folder: Path) -> Store:
@@ -90,7 +73,7 @@ def trial_of(declared: Declared, wanted: Wanted, scratch: Store, services: Servi
         raise Misconfigured.of("trials.code_without_run")
     with declared.modules_on_path(), ExitStack() as closing:
         if wanted.samples is not None:
-            yield _on_samples(declared, wanted, scratch)
+            yield trial_on_samples(declared, wanted, scratch)
         elif not reads_stored(declared.flow, wanted.stage) and wanted.code == NEWEST:
             yield _on_any(declared, wanted, scratch, services, closing)
         else:
@@ -105,11 +88,6 @@ def _services(closing: ExitStack) -> Services:
         raise Misconfigured.of("trials.no_ledger", error=error) from error
 
 
-def _on_samples(declared: Declared, wanted: Wanted, scratch: Store) -> Trial:
-    interval = interval_of(wanted.epoch, wanted.until)
-    return trial_on_samples(declared, wanted.samples, interval, wanted.subtask, wanted.shown, scratch)
-
-
 def _on_any(declared: Declared, wanted: Wanted, scratch: Store, services: Services | None, closing: ExitStack) -> Trial:
     """Describe the trial of a stage that reads nothing stored: of the run, or of the interval alone without one."""
     try:
@@ -118,7 +96,7 @@ def _on_any(declared: Declared, wanted: Wanted, scratch: Store, services: Servic
             _require_run(session, declared, wanted)
     except Misconfigured as error:
         start, end = interval_of(wanted.epoch, wanted.until)
-        trial = _on_samples(declared, wanted, scratch)
+        trial = trial_on_samples(declared, wanted, scratch)
         until = "" if wanted.until else ": --until names another end"
         note = (
             f"there is no run to take the interval from ({error}). It is {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}"
@@ -146,14 +124,7 @@ def _on_run(services: Services, declared: Declared, wanted: Wanted, scratch: Sto
         raise Misconfigured.of("trials.interval_of_run")
     with services.ledger.transaction() as session:
         run = _require_run(session, declared, wanted)
-    asked = Asked(
-        declared=declared,
-        epoch=run,
-        subtask=wanted.subtask,
-        as_it_was=wanted.code == AS_IT_WAS,
-        shown=wanted.shown,
-    )
-    with opened_on_run(services, asked, scratch) as trial:
+    with opened_on_run(services, declared, wanted, run, scratch) as trial:
         yield trial
 
 

@@ -15,6 +15,7 @@ from weir.formats.checkpoint import Checkpoint
 from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of, savepoint_url
 from weir.ledger.database.tables import AttemptRow, CheckpointRow, DataflowRow, ResultRow, RunRow
 from weir.ledger.names import require_dataflow
+from weir.ledger.rows import taken
 from weir.ledger.runs import topology_of
 from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.restore_report import Restored
@@ -111,20 +112,12 @@ def _view(
     is_read = (row.dataflow, row.number) in written
     found = read_checkpoint(services.store, row.dataflow, row.number) if is_read else None
     done = None if row.completed_at is None else (row.completed_at - row.triggered_at).total_seconds()
-    return CheckpointView(
-        dataflow=row.dataflow,
-        number=row.number,
-        kind=row.kind,
-        epoch=row.epoch,
+    return taken(
+        CheckpointView,
+        row,
         status=_status(row),
-        triggered_at=row.triggered_at,
         seconds=done,
-        full_bytes=row.full_bytes,
-        incremental_bytes=row.incremental_bytes,
         files=row.new_files + row.shared_files,
-        new_files=row.new_files,
-        shared_files=row.shared_files,
-        subsumed_by=row.subsumed_by,
         folder=savepoint_url(row, services.store.url) or None,
         amplification=None if found is None else _amplification(found, *written[row.dataflow, row.number]),
         code=code,

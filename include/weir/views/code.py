@@ -18,6 +18,7 @@ from weir.errors import Misconfigured
 from weir.execution.run_state import CLOSE
 from weir.ledger.database.tables import ArchiveRow, AttemptRow, ResultRow, RunRow, SameCodeRow
 from weir.ledger.names import require_dataflow
+from weir.ledger.rows import taken
 from weir.recovery.versions import EqualVersions, only_named
 from weir.store.errors import NotFound
 
@@ -68,9 +69,10 @@ def versions_of_tasks(session: Session, dataflow: str | None = None) -> list[Ver
     if dataflow is not None:
         require_dataflow(session, dataflow)
     of_task = (AttemptRow.region, AttemptRow.generation, AttemptRow.code, AttemptRow.archive)
+    of_run = (RunRow.dataflow, RunRow.epoch, RunRow.id.label("run"))
     made = func.count(func.distinct(ResultRow.subtask))
     query = (
-        select(RunRow.dataflow, RunRow.epoch, RunRow.id, *of_task, func.min(AttemptRow.began_at).label("since"), made)
+        select(*of_run, *of_task, func.min(AttemptRow.began_at).label("since"), made.label("subtasks"))
         .join(AttemptRow, AttemptRow.run == RunRow.id)
         .join(ResultRow, (ResultRow.attempt == AttemptRow.id) & ResultRow.is_current, isouter=True)
         .where(AttemptRow.region != CLOSE.name, AttemptRow.is_of_dag_run | ResultRow.id.is_not(None))
@@ -78,20 +80,7 @@ def versions_of_tasks(session: Session, dataflow: str | None = None) -> list[Ver
         .group_by(RunRow.dataflow, RunRow.epoch, RunRow.id, *of_task)
         .having(AttemptRow.code.is_not(None) | (made > 0))
     )
-    found = [
-        VersionOfTask(
-            dataflow=name,
-            epoch=epoch,
-            run=run,
-            region=region,
-            version=code or RESTORED,
-            archive=archive,
-            generation=generation,
-            subtasks=subtasks,
-            since=since,
-        )
-        for name, epoch, run, region, generation, code, archive, since, subtasks in session.execute(query)
-    ]
+    found = [taken(VersionOfTask, row, version=row.code or RESTORED) for row in session.execute(query)]
     return sorted(found, key=lambda each: (each.dataflow, each.epoch, each.region, each.generation or 0, each.since))
 
 
@@ -139,18 +128,7 @@ def _code_of_stage(
 def declared_equal(session: Session, dataflow: str | None = None) -> list[EqualVersions]:
     """Return the versions that persons have declared equal, oldest declaration first."""
     query = select(SameCodeRow).order_by(SameCodeRow.id)
-    return [
-        EqualVersions(
-            dataflow=row.dataflow,
-            stage=row.stage,
-            one=row.one,
-            other=row.other,
-            declared_at=row.declared_at,
-            declared_by=row.declared_by,
-        )
-        for row in session.scalars(query)
-        if dataflow in (None, row.dataflow)
-    ]
+    return [taken(EqualVersions, row) for row in session.scalars(query) if dataflow in (None, row.dataflow)]
 
 
 def difference(services: Services, old: str, new: str) -> list[str]:

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from weir.ledger.names import require_dataflow
 from weir.ledger.outbox import receiving_dataflows, waiting_receivers
+from weir.ledger.rows import taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +34,14 @@ def receivers_waiting(session: Session, dataflow: str | None, now: datetime) -> 
     if dataflow is not None:
         require_dataflow(session, dataflow)
     return [
-        WaitingReceiver(
-            name,
-            each.receiver.name,
-            each.count,
-            each.oldest,
-            each.told_at,
-            each.problem_since,
-            each.retry_at,
-            each.problem,
+        taken(
+            WaitingReceiver,
+            each,
+            dataflow=name,
+            receiver=each.receiver.name,
+            waiting=each.count,
+            oldest_at=each.oldest,
+            last_told_at=each.told_at,
         )
         for name in (receiving_dataflows(session) if dataflow is None else [dataflow])
         for each in waiting_receivers(session, name, now)

@@ -31,11 +31,11 @@ from weir.ledger.database.tables import (
 from weir.ledger.leases import clock
 from weir.ledger.names import unknown_stage
 from weir.ledger.results import committed_entry
+from weir.ledger.rows import taken
 from weir.ledger.runs import dataflow_of, run_by_id, topology_of
 from weir.ledger.snapshot import run_state
 from weir.retention.release import release
 from weir.state.compactions import compaction_rows
-from weir.views.rows import taken
 
 _RUNNING = (AttemptState.RUNNING.value, AttemptState.WAITING.value)
 _WITHOUT_RESULTS = (AttemptState.RETRYING.value, AttemptState.FAILED.value, AttemptState.FENCED.value)

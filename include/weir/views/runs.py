@@ -25,6 +25,7 @@ from weir.ledger.failed_begins import failed_begins, region_of_begin
 from weir.ledger.housekeeping import CAUGHT_UP
 from weir.ledger.names import require_dataflow
 from weir.ledger.publications import published_versions
+from weir.ledger.rows import taken
 from weir.ledger.runs import run_by_id, run_key, runs_of
 from weir.ledger.snapshot import run_state
 from weir.ledger.sources import late_counts, late_of
@@ -281,14 +282,11 @@ def run_details(services: Services, question: Question, reach: Reach) -> RunDeta
         counts = {status.value: count for status, count in counted(statuses).items()}
         late = late_of(session, row.id)
         sentence = _sentence(planned, counts, told(session, failovers) if failovers else "", published)
-        return RunDetails(
+        return taken(
+            RunDetails,
+            row,
             run=row.id,
-            dataflow=row.dataflow,
-            epoch=row.epoch,
             interval=(row.interval_start, row.interval_end),
-            dag_id=row.dag_id,
-            run_id=row.run_id,
-            closed_at=row.closed_at,
             published=published,
             sentence=" ".join([sentence, *(_late(source, each) for source, each in late.items())]),
             counts=counts,

@@ -13,6 +13,7 @@ from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import attempts_of
 from weir.ledger.database.tables import AttemptRow, DeliveryRow, RunRow
 from weir.ledger.names import require_dataflow
+from weir.ledger.rows import taken
 from weir.ledger.runs import topology_of
 from weir.sinks.protocol import Delivery
 
@@ -56,19 +57,9 @@ def _published(session: Session, dataflow: str | None) -> Iterator[SinkVersion]:
     query = query if dataflow is None else query.where(RunRow.dataflow == dataflow)
     for row in session.scalars(query.order_by(DeliveryRow.version, DeliveryRow.place)):
         delivery = Delivery.from_json(row.delivery)
-        yield SinkVersion(
-            epoch=delivery.version.epoch,
-            dataflow=delivery.version.dataflow,
-            sink=row.sink,
-            version=row.version,
-            target=str(delivery.target),
-            rows=delivery.version.rows,
-            copied_bytes=row.copied_bytes,
-            state=row.outcome or PENDING,
-            delivered_at=row.delivered_at,
-            problem_since=row.problem_since,
-            problem=row.problem,
-        )
+        version = delivery.version
+        of = {"epoch": version.epoch, "dataflow": version.dataflow, "rows": version.rows}
+        yield taken(SinkVersion, row, **of, target=str(delivery.target), state=row.outcome or PENDING)
 
 
 def _to_come(session: Session, dataflow: str | None) -> Iterator[SinkVersion]:

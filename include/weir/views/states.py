@@ -50,29 +50,19 @@ def keyed_state_views(session: Session, dataflow: str) -> list[KeyedStateView]:
     return sorted(found, key=lambda each: each.name)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyQuestion:
-    """A key of a state, as the texts of its columns in order: at the end of a run, or in a snapshot, or the newest."""
-
-    dataflow: str
-    state: str
-    key: Sequence[str | None]
-    run: str | None = None
-    checkpoint: str | None = None
-
-
-def row_of_key(services: Services, question: KeyQuestion) -> dict[str, Any]:
+def row_of_key(
+    services: Services, dataflow: str, state: str, key: Sequence[str | None], run: str | None, checkpoint: str | None
+) -> dict[str, Any]:
     """Return the fields of the document of a key's row, which is null if there is none.
 
+    `key` are the texts of its columns, in order; the row is that at the end of a run, or in a snapshot, or the newest.
     Raises Misconfigured for what is not known or a key that cannot be one, Unreadable, and Retryable.
     """
     from weir.reading.state_opening import StateReader, WantedState, open_wanted_state  # noqa: PLC0415  pyarrow is slow
 
-    wanted = WantedState(
-        dataflow=question.dataflow, name=question.state, run=question.run, checkpoint=question.checkpoint
-    )
+    wanted = WantedState(dataflow=dataflow, name=state, run=run, checkpoint=checkpoint)
     with ExitStack() as closing, open_wanted_state(StateReader(services, is_leasing=False), wanted, closing) as opened:
-        return row_fields(opened, opened.get(*question.key), services.now())
+        return row_fields(opened, opened.get(*key), services.now())
 
 
 def row_fields(opened: OpenedState, row: Mapping[str, Any] | None, looked_at: datetime) -> dict[str, Any]:

@@ -15,9 +15,10 @@ import httpx
 from weir.coordination.airflow_client import AirflowClient, path_of
 from weir.coordination.clearing import NO_ROUTE
 from weir.doctor import table
-from weir.doctor.api import UPKEEPS, permission_finding, plugin_finding, upkeep_finding
 from weir.doctor.examination import Check, Enough, Finding
 from weir.errors import Misconfigured
+from weir.requests.request import REQUESTS
+from weir.wording import first_few
 from weir_airflow.api.clearing import clearer_for
 from weir_airflow.api.client import base_urls_of, client_of
 
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 _SECONDS: Final = 10.0
 _MOST_DAGS: Final = 100
 """The permission is checked for at most this number of DAGs: a page of Airflow's API."""
+_LISTED: Final = 5
+"""The largest number of DAGs that are named."""
+
+UPKEEPS: Final = (table.UPKEEP.name, "weir_upkeep_hourly", REQUESTS)
 
 
 class ApiExam:
@@ -75,18 +80,28 @@ class ApiExam:
         answer = self._api.ask("GET", path_of("api", "v2", "dags"), tags="weir", limit=_MOST_DAGS, order_by="dag_id")
         names = sorted({*(str(each["dag_id"]) for each in answer["dags"]), *self._known_dag_ids()})[:_MOST_DAGS]
         names = names or [table.UPKEEP.name]
-        is_mounted = self._is_mounted(names[0])
-        yield plugin_finding(is_mounted=is_mounted)
-        if is_mounted:
-            may = [name for name in names if self._may_clear(name)]
-            yield permission_finding(self._account, may, [name for name in names if name not in may])
+        if not self._is_mounted(names[0]):
+            found = "the api-server has no /weir: nothing can be cleared or started, so lost results are not recomputed"
+            yield table.PLUGIN.problem(found)
+            return
+        yield table.PLUGIN.ok("its endpoint answers")
+        may_not = [name for name in names if not self._may_clear(name)]
+        if may_not:
+            found = f"{self._account} may not edit task instances or runs of {first_few(may_not, _LISTED)}"
+            yield table.MAY_CLEAR.problem(found)
+        else:
+            found = f"{self._account} may edit task instances and runs of {first_few(names, _LISTED)}"
+            yield table.MAY_CLEAR.ok(found)
 
     def check_upkeep(self) -> Iterator[Finding]:
         """Check that Airflow has the DAGs of Weir's upkeep, unpaused."""
         for name in UPKEEPS:
             response = self._api.call("GET", path_of("api", "v2", "dags", name))
-            is_there = response.status_code != HTTPStatus.NOT_FOUND
-            yield upkeep_finding(name, is_paused=bool(response.json()["is_paused"]) if is_there else None)
+            upkeep = table.UPKEEP.of(name=name)
+            if response.status_code == HTTPStatus.NOT_FOUND:
+                yield table.NO_UPKEEP.of(name=name).problem("Airflow has no such DAG")
+            else:
+                yield upkeep.problem("paused", name=name) if response.json()["is_paused"] else upkeep.ok("unpaused")
 
     def _answer_of(self, url: str) -> Finding:
         try:

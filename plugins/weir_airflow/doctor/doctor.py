@@ -12,21 +12,22 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Final
 
 from weir.doctor import table
-from weir.doctor.api import ledger_findings
-from weir.doctor.examination import Check, Finding, Secrecy, examine
+from weir.doctor.examination import Check, Finding, cleaned, examine
 from weir.doctor.ledger import LedgerExam
 from weir.doctor.store import store_checks
 from weir.doctor.versions import package_findings
 from weir.errors import Misconfigured, Retryable, WeirError
+from weir.secrecy import secrets_of_account
 from weir.store.store import Store
 
 if TYPE_CHECKING:
-    from airflow.sdk import Connection
-
     from weir.settings import Settings
+
+
+_ON_ONE_MACHINE: Final = frozenset({"LocalExecutor", "SequentialExecutor", "DebugExecutor", "InProcessExecutor", ""})
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -54,7 +55,6 @@ class Doctor:
 
     def __init__(self, write: Callable[[Finding], None], *, is_offline: bool, has_ledger: bool = True) -> None:
         self._write = write
-        self._secrecy = Secrecy()
         self._is_offline = is_offline
         self._has_ledger = has_ledger
         self._settings: Settings | None = None
@@ -69,16 +69,14 @@ class Doctor:
         """Check Weir's settings, and Airflow's settings that they depend on."""
         from airflow.configuration import conf  # noqa: PLC0415  slow to import
 
-        from weir_airflow.connections.connections import settings  # noqa: PLC0415
+        from weir_airflow.connections.connections import hide_everywhere, settings  # noqa: PLC0415
 
-        self._secrecy.learn_url(os.environ.get("WEIR_LEDGER"))
+        hide_everywhere(secrets_of_account("", "", os.environ.get("WEIR_LEDGER")))
         try:
             found = settings()
         except Misconfigured as error:
             yield table.SETTINGS.problem(str(error))
             return
-        self._secrecy.learn_url(found.ledger)
-        self._secrecy.learn_all(found.store_options)
         lacking = list(package_findings(found.store, found.ledger))
         yield from lacking
         self._settings = None if lacking else found
@@ -87,7 +85,7 @@ class Doctor:
 
     def _run(self, areas: Sequence[Sequence[Check]]) -> None:
         for finding in examine(areas):
-            self._write(self._secrecy.cleaned(finding))
+            self._write(cleaned(finding))
 
     def _areas(self, found: Settings, connections: Sequence[str]) -> Iterator[list[Check]]:
         ledger = LedgerExam(found.ledger, is_served=not self._is_offline)
@@ -105,7 +103,7 @@ class Doctor:
         from weir_airflow.connections.connections import api_connection  # noqa: PLC0415
         from weir_airflow.doctor.api import ApiExam  # noqa: PLC0415
 
-        return ApiExam(lambda: self._without_secrets(api_connection(found)), ledger.dag_ids).checks()
+        return ApiExam(lambda: api_connection(found), ledger.dag_ids).checks()
 
     def _spark_checks(self, found: Settings, conn_id: str, store: Store) -> list[Check]:
         from weir_airflow.connections.connections import spark_connection  # noqa: PLC0415
@@ -115,7 +113,7 @@ class Doctor:
 
         area = f"spark: {conn_id}"
         try:
-            connection = self._without_secrets(spark_connection(found, conn_id))
+            connection = spark_connection(found, conn_id)
             if connection.conn_type == SPARK_CONNECT:
                 return connect_checks(area, connection, store)
             return submit_checks(area, connection)
@@ -124,11 +122,13 @@ class Doctor:
             finding = item.problem(str(error))
             return [item.check(lambda: [finding])]
 
-    def _without_secrets(self, connection: Connection) -> Connection:
-        """Return the connection after learning its secrets, so that no finding shows them."""
-        self._secrecy.learn(connection.password)
-        self._secrecy.learn_all(connection.extra_dejson)
-        return connection
+
+def ledger_findings(executors: str, ledger: str) -> Iterator[Finding]:
+    """Report a ledger in SQLite that tasks on several machines would use; `executors` is Airflow's setting."""
+    classes = [each.strip().split(":")[-1].split(".")[-1] for each in executors.split(",")]
+    remote = [name for name in classes if name not in _ON_ONE_MACHINE]
+    if remote and ledger.startswith("sqlite"):
+        yield table.LEDGER_OF_WORKERS.problem(f"SQLite, and {', '.join(remote)} runs tasks on several machines")
 
 
 def reserve_standard_output() -> IO[str]:

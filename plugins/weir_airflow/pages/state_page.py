@@ -22,7 +22,7 @@ from weir.views.charts import chart_of_bytes
 from weir.views.checkpoints import checkpoint_views, dry_run_of
 from weir.views.documents import document
 from weir.views.runs import dataflows_of_dag
-from weir.views.states import KeyQuestion, keyed_state_views, row_of_key
+from weir.views.states import keyed_state_views, row_of_key
 from weir_airflow.pages.answers import MAY_READ, answered, no_run
 from weir_airflow.pages.requests import Asker, requests_about
 from weir_airflow.pages.showing import page
@@ -58,16 +58,12 @@ class Asked:
     epoch: str = ""
     checkpoint: str = ""
 
-    def key_question(self) -> KeyQuestion:
-        """Return the question about a key."""
+    def row(self, services: Services) -> dict[str, Any]:
+        """Return the fields of the document of the key's row."""
         nulls = self.null or []
-        return KeyQuestion(
-            dataflow=self.dataflow,
-            state=self.state,
-            key=[None if place in nulls else text for place, text in enumerate(self.key or [])],
-            run=self.epoch or None,
-            checkpoint=self.checkpoint if self.checkpoint.isdecimal() else None,
-        )
+        key = [None if place in nulls else text for place, text in enumerate(self.key or [])]
+        checkpoint = self.checkpoint if self.checkpoint.isdecimal() else None
+        return row_of_key(services, self.dataflow, self.state, key, self.epoch or None, checkpoint)
 
 
 @router.get("/dags/{dag_id}/state", dependencies=MAY_READ)
@@ -107,7 +103,7 @@ def _of_dataflow(services: Services, dataflow: str, asked: Asked) -> dict[str, A
     if number is not None:
         of["dry_run"], of["what"] = _answer(lambda: dry_run_of(services, dataflow, number)), str(number)
     if asked.state:
-        of["row"] = _answer(lambda: row_of_key(services, asked.key_question()))
+        of["row"] = _answer(lambda: asked.row(services))
     return of
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from weir.doctor.api import UPKEEPS
 from weir.doctor.examination import Status, examine
+from weir_airflow.doctor.api import UPKEEPS
 
 PASSWORDS = {"worker": "worker-secret", "reader": "reader-secret"}
 
@@ -100,3 +100,16 @@ def test_without_the_plugin_no_permission_is_judged(checked, monkeypatch):
     found = checked()
     assert found["plugin"].status is Status.PROBLEM
     assert "may clear" not in found
+
+
+@pytest.mark.parametrize(("is_paused", "status"), [(True, Status.PROBLEM), (False, Status.OK)])
+def test_a_dag_of_upkeep_that_is_paused_is_a_problem(checked, monkeypatch, is_paused, status):
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+
+    monkeypatch.setattr("weir_airflow.doctor.api.UPKEEPS", ("river",))
+    with create_session() as session:
+        session.get(DagModel, "river").is_paused = is_paused
+    found = checked()["river"]
+    assert found.status is status
+    assert ("weir airflow dags unpause river" in found.mend) is is_paused

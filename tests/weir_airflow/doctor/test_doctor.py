@@ -137,3 +137,28 @@ def test_a_connection_that_was_created_in_airflow_s_ui_is_found(environment):
     with create_session() as session:
         session.query(Connection).filter_by(conn_id="made_in_the_ui").delete()
     assert "127.0.0.1:2" in found["spark: made_in_the_ui", "reachable"].found
+
+
+@pytest.mark.parametrize(
+    ("executors", "ledger", "names"),
+    [
+        ("LocalExecutor", "sqlite:////l.db", []),
+        ("airflow.executors.local_executor.LocalExecutor", "sqlite:////l.db", []),
+        ("CeleryExecutor", "postgresql://db/weir", []),
+        ("LocalExecutor,CeleryExecutor", "sqlite:////l.db", ["ledger of all workers"]),
+        ("mine:my.module.EcsExecutor", "sqlite:////l.db", ["ledger of all workers"]),
+    ],
+)
+def test_workers_on_several_machines_need_a_ledger_on_a_server(executors, ledger, names):
+    from weir_airflow.doctor.doctor import ledger_findings
+
+    assert [each.name for each in ledger_findings(executors, ledger)] == names
+
+
+def test_ordinary_extras_of_a_connection_stay_readable(environment):
+    """`cluster` is the deploy mode of this one, and no secret."""
+    spark = {"conn_type": "spark", "host": "spark://nowhere:7077", "extra": {"deploy-mode": "cluster"}}
+    found = examined({**environment, "AIRFLOW_CONN_SPARK_CONNECT_WEIR": json.dumps(spark)})
+    master = found["spark: spark_connect_weir", "master"]
+    assert "cluster" in master.found
+    assert "***" not in master.found

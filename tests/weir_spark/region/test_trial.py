@@ -28,8 +28,8 @@ from weir.formats.programs import TrialAnswer, TrialRequest
 from weir.ledger.database.tables import AttemptRow, LeaseRow, ResultRow, Table
 from weir.reading.availability import Unreadable
 from weir.store.store import Store
-from weir.trials.declared import Declared, declared_in
-from weir.trials.trying import Outcome, Wanted, scratch_in, trial_of
+from weir.trials.declared import Declared, Wanted, declared_in
+from weir.trials.trying import Outcome, scratch_in, trial_of
 from weir.typed_json import message_from_json, message_to_json
 from weir_spark.region.trial import compute, explained
 

@@ -67,13 +67,8 @@ def try_stage(
 
     It reads what the stage's task would read in a run, or samples. Exits with 1 if the stage fails.
     """
-    from weir.trials.trying import (  # noqa: PLC0415  pyarrow and SQLAlchemy are slow to import
-        Outcome,
-        Wanted,
-        computed,
-        opened_trial,
-        scratch_in,
-    )
+    from weir.trials.declared import Wanted  # noqa: PLC0415  pyarrow and SQLAlchemy are slow to import
+    from weir.trials.trying import Outcome, computed, opened_trial, scratch_in  # noqa: PLC0415
 
     wanted = Wanted(
         file=file,

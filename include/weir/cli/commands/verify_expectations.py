@@ -6,8 +6,7 @@ Invariant: only the ledger's record of the checks changes; the files of a restor
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -21,10 +20,8 @@ from weir.environment import opened_services
 from weir.errors import Misconfigured
 from weir.formats.checks import CheckReport
 from weir.formats.region_job import CheckJob, RegionReport
-from weir.integrity.expectation_checks import check_expectations
+from weir.integrity.expectation_checks import Check, ChecksReport, check_expectations
 from weir.integrity.restore_test import RestoreTestReport, dataflows_with_checkpoints, run_restore_test
-
-Check = Callable[[CheckJob], RegionReport]
 
 NEWEST = "newest"
 
@@ -38,9 +35,9 @@ def verify_expectations(
     check = partial(_checked, remote)
     with opened_services() as services:
         if checkpoint is None and savepoint is None:
-            looked = [_asked(services, name, check)]
+            looked: Sequence[ChecksReport] = [check_expectations(services, name, check)]
         else:
-            looked = [_outcome_of(each) for each in _drills(services, name, checkpoint, savepoint, check)]
+            looked = _drills(services, name, checkpoint, savepoint, check)
     print_report(looked, as_json=as_json)
     return all(each.is_right for each in looked)
 
@@ -68,47 +65,10 @@ def _checked(remote: str | None, job: CheckJob) -> RegionReport:
         return checked(job, remote, os.environ, lambda done: progress.say(f"{done} of {total}"))
 
 
-def _outcome_of(report: RestoreTestReport) -> Looked:
-    done = "restored to a scratch place" if not report.problem else "it cannot be restored"
-    return Looked(f"{report.source}: {done}", report.checks, report.problem, report.is_recorded)
-
-
-def _asked(services: Services, name: str | None, check: Check) -> Looked:
-    found = check_expectations(services, name, check)
-    return Looked(f"current results of {len(found.runs)} run(s) whose stages have suites", found.checks, "")
-
-
-@dataclass(frozen=True, slots=True)
-class Looked:
-    """The checks of some results; `problem` is why they could not run, `is_recorded` whether the ledger has them."""
-
-    what: str
-    checks: tuple[CheckReport, ...]
-    problem: str
-    is_recorded: bool = True
-
-    @property
-    def is_right(self) -> bool:
-        """Report whether nothing is wrong."""
-        return not self.problem and not any(each.violated for each in self.checks)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the values that --json prints."""
-        names = ("run", "stage", "subtask", "layout", "attempt", "suite", "outcome", "rows", "results")
-        checks = [{name: getattr(check, name) for name in names} for check in self.checks]
-        return {
-            "what": self.what,
-            "is_right": self.is_right,
-            "problem": self.problem,
-            "is_recorded": self.is_recorded,
-            "checks": checks,
-        }
-
-
-def print_report(looked: Sequence[Looked], *, as_json: bool) -> None:
+def print_report(looked: Sequence[ChecksReport], *, as_json: bool) -> None:
     """Print a line for each check."""
     if as_json:
-        print_document(looked_at=[each.to_json() for each in looked])
+        print_document(looked_at=[_to_json(each) for each in looked])
         return
     for each in looked:
         print_line(f"{each.what}. {_summary(each)}")
@@ -122,7 +82,13 @@ def print_report(looked: Sequence[Looked], *, as_json: bool) -> None:
         print_line("No dataflow has a retained checkpoint: there is nothing to restore")
 
 
-def _summary(looked: Looked) -> str:
+def _to_json(looked: ChecksReport) -> dict[str, Any]:
+    names = ("run", "stage", "subtask", "layout", "attempt", "suite", "outcome", "rows", "results")
+    found = {name: getattr(looked, name) for name in ("what", "is_right", "problem", "is_recorded")}
+    return {**found, "checks": [{name: getattr(check, name) for name in names} for check in looked.checks]}
+
+
+def _summary(looked: ChecksReport) -> str:
     failed = sum(bool(each.violated) for each in looked.checks)
     if looked.problem:
         return "Nothing could be checked"

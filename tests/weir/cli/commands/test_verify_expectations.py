@@ -8,11 +8,12 @@ from tests.weir.command_line import invoked, use
 from tests.weir.restoring import HISTORY_FLOW
 from tests.weir.small_dataflow import World
 
-from weir.cli.commands.verify_expectations import Looked, print_report
+from weir.cli.commands.verify_expectations import print_report
 from weir.dataflow.quality import Policy
 from weir.errors import Misconfigured
 from weir.formats.checks import CheckReason, CheckReport, ExpectationResult
 from weir.formats.suite import Severity
+from weir.integrity.expectation_checks import ChecksReport
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ def test_a_report_has_a_line_a_check_with_what_is_violated(capsys, monkeypatch):
         )
         for suite, found in (("weir", (wrong,)), ("small", (ExpectationResult("x", {}, Severity.FAIL, success=True),)))
     )
-    looked = Looked("checkpoint 3 of ladder: restored to a scratch place", checks, "", is_recorded=False)
+    looked = ChecksReport(what="checkpoint 3 of ladder: restored to a scratch place", checks=checks, is_recorded=False)
     assert not looked.is_right
     print_report([looked], as_json=False)
     said = capsys.readouterr().out
