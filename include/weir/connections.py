@@ -164,14 +164,12 @@ class LookUps:
 
         def connection(conn_id: str) -> Connection:
             found = self.connection(conn_id)
-            for secret in secrets_of(found):
-                hide(secret)
+            hide(*secrets_of(found))
             return found
 
         def variable(key: str) -> str:
             found = self.variable(key)
-            for secret in secrets_of_variable(key, found):
-                hide(secret)
+            hide(*secrets_of_variable(key, found))
             return found
 
         return LookUps(connection, variable)

@@ -154,10 +154,9 @@ _handed_out: Final[set[str]] = set()
 _others: Final[list[Callable[[str], str]]] = []
 
 
-def hide(value: str) -> None:
-    """Have `without_secrets` hide a value from here on, in this process, in every form in which programs write it."""
-    if len(value) >= _LEAST and value.lower() not in _TOO_COMMON:
-        _handed_out.add(value)
+def hide(*values: str) -> None:
+    """Have `without_secrets` hide values from here on, in this process, in every form in which programs write them."""
+    _handed_out.update(each for each in values if len(each) >= _LEAST and each.lower() not in _TOO_COMMON)
 
 
 @contextmanager
@@ -183,20 +182,15 @@ def secrets_of_account(login: str, password: str, *more: Any) -> Iterator[str]:
         yield from _values_in("", each)
 
 
-def _values_in(key: str, value: Any) -> Iterator[str]:
+def _values_in(key: str, given: Any) -> Iterator[str]:
     """Yield the values that are secrets in nested JSON values, and in texts that are JSON."""
-    if isinstance(value, Mapping):
-        for name, each in value.items():
-            is_inside = names_secret(key) and _words(name)[-1] not in _NAMES
-            yield from _values_in(key if is_inside else str(name), each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _values_in(key, each)
-    elif isinstance(value, str):
+    for _, name, value in _leaves("", key, given):
+        if not isinstance(value, str):
+            continue
         if value.lstrip().startswith(("{", "[")):
             with suppress(ValueError):
-                yield from _values_in(key, json.loads(value))
-        if names_secret(key) and not _is_harmless(_words(key), value):
+                yield from _values_in(name, json.loads(value))
+        if names_secret(name) and not _is_harmless(_words(name), value):
             yield value
         for each in (*(found["value"] for found in _IN_URL.finditer(value)), *_account_of_scheme(value)):
             yield from {each, unquote(each)}
@@ -253,7 +247,10 @@ def names_secret(key: str) -> bool:
 
 def secrets_in(what: str, value: Any) -> Iterator[str]:
     """Yield the places of secrets in nested JSON values, as `what["key"][0]`, each with the reason."""
-    return _below(what, "", value)
+    for where, key, leaf in _leaves(what, "", value):
+        reason = _reason(key, leaf)
+        if reason is not None:
+            yield f"{where} {reason}"
 
 
 def without_secrets(text: str) -> str:
@@ -313,18 +310,17 @@ def _ends_with(words: list[str], endings: frozenset[tuple[str, ...]]) -> bool:
     return any(tuple(words[-length:]) in endings for length in (1, 2, 3))
 
 
-def _below(where: str, key: str, value: Any) -> Iterator[str]:
+def _leaves(where: str, key: str, value: Any) -> Iterator[tuple[str, str, Any]]:
+    """Yield what nested JSON values end in, with its place, and the key that says whether it is a secret."""
     if isinstance(value, Mapping):
         for name, each in value.items():
             is_inside = names_secret(key) and _words(name)[-1] not in _NAMES
-            yield from _below(f'{where}["{name}"]', key if is_inside else name, each)
+            yield from _leaves(f'{where}["{name}"]', key if is_inside else str(name), each)
     elif isinstance(value, list | tuple):
         for position, each in enumerate(value):
-            yield from _below(f"{where}[{position}]", key, each)
+            yield from _leaves(f"{where}[{position}]", key, each)
     else:
-        reason = _reason(key, value)
-        if reason is not None:
-            yield f"{where} {reason}"
+        yield where, key, value
 
 
 def _reason(key: str, value: Any) -> str | None:

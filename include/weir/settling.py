@@ -28,7 +28,7 @@ from weir.retention.checkpoints import maintain_checkpoints, maintain_outdated
 from weir.retention.deletion_queries import runs_not_kept, runs_to_release
 from weir.retention.release import Deleted, delete_released, release
 from weir.retention.versions import expire_versions
-from weir.sinks.delivery import Silence, unprepared
+from weir.sinks.delivery import TOLD_AFTER, Silence, unprepared
 from weir.sinks.delivery import deliver as deliver_versions
 from weir.units import format_size
 
@@ -119,7 +119,7 @@ class Settling:
         for waiting in untold:
             where = f"{dataflow}, {waiting.receiver.name}"
             settled.done[where] = str(waiting)
-            if waiting.needs_person:
+            if waiting.problem_since is not None and waiting.problem_since + TOLD_AFTER <= waiting.at:
                 settled.failed[where] = Retryable(str(waiting))
 
     def _note_late_runs(self, dataflow: str) -> None:

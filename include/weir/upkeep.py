@@ -10,17 +10,15 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
-from sqlalchemy import select
-
 from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
 from weir.coordination.settled import Due, Settled
 from weir.errors import Internal
 from weir.integrity.scrub import scrub_dataflow
-from weir.ledger.database.tables import DataflowRow
 from weir.ledger.housekeeping import ALL, UPKEEP, is_due, note_done
 from weir.notifications.delivery import AirflowContext
 from weir.recovery.late_files import look_for_late_files
+from weir.retention.sizes import dataflows
 from weir.retention.sweep import DAILY, sweep
 from weir.retention.sweep_others import report_unknown_dataflows
 from weir.retention.sweep_report import SweepReport
@@ -127,4 +125,4 @@ def _each(services: Services, job: Callable[[str], object]) -> Settled:
 
 def _dataflows(services: Services) -> list[str]:
     with services.ledger.transaction() as session:
-        return list(session.scalars(select(DataflowRow.name).order_by(DataflowRow.name)))
+        return dataflows(session)

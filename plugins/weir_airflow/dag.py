@@ -174,7 +174,8 @@ def dataflow_group(
         retry_policy=retry_policy,
         failure_enrichers=failure_enrichers,
     )
-    _refuse_mapped(group)
+    if next(group.iter_mapped_task_groups(), None) is not None:
+        raise Misconfigured.of("dag.group_mapped", group_id=group.group_id)
     _require_intervals(where, group)
     with group:
         prefix, sql, applications = group.child_id(""), sql_of(flow, group.dag), applications_of(flow, group.dag)
@@ -253,11 +254,7 @@ def _add_tasks(declared: Declaration) -> None:
     )
     for leaf in topology.leaves:
         tasks[leaf.name] >> close
-    _add_compactions(declared, tasks)
-
-
-def _add_compactions(declared: Declaration, tasks: Mapping[str, Any]) -> None:
-    for region in compacted_regions(declared.topology):
+    for region in compacted_regions(topology):
         tasks[region.name] >> _compaction_task(declared, region)
 
 
@@ -371,11 +368,6 @@ def _require_intervals(where: str, group: TaskGroup) -> None:
 def _schedule_of(dag: DAG) -> tuple[str, str]:
     """Return the name of a DAG's schedule and the name of its time zone, as a declaration has them."""
     return schedule_name(dag.timetable), zone_of(dag.timetable, dag.timezone)
-
-
-def _refuse_mapped(group: TaskGroup) -> None:
-    if next(group.iter_mapped_task_groups(), None) is not None:
-        raise Misconfigured.of("dag.group_mapped", group_id=group.group_id)
 
 
 _CLOSE_DOC: Final = """### Closes the run

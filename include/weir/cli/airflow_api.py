@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from urllib.parse import unquote, urlsplit
 
-from weir.coordination.airflow import AirflowStates, Clearer
+from weir.coordination.airflow import AirflowStates
 from weir.coordination.airflow_client import AirflowClient
 from weir.coordination.clearing import EndpointClearer
 from weir.coordination.services import Services
@@ -40,12 +40,12 @@ def deliver_pending(services: Services, owed: int, dataflows: Iterable[str]) -> 
     `owed` is the number of those that the command has recorded.
     """
     left = f"{owed} clear(s) are pending; the DAG weir_upkeep delivers them (is it unpaused?)"
-
-    def delivered(clearer: Clearer) -> str:
-        done = [each for name in dataflows for each in deliver(services, clearer, name)]
-        return what_was_cleared(done, owed)
-
-    return deliver_or_tell(left, delivered)
+    return deliver_or_tell(
+        left,
+        lambda clearer: what_was_cleared(
+            [each for name in dataflows for each in deliver(services, clearer, name)], owed
+        ),
+    )
 
 
 @contextmanager
@@ -60,23 +60,17 @@ def airflow_if_reached(what: str = "") -> Iterator[Asked]:
     if api is None:
         yield Asked(airflow=None, why_not=f"{not_asked} ({API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT)")
         return
-    try:
+    with closing(api):
         yield Asked(airflow=EndpointClearer(api))
-    finally:
-        api.close()
 
 
 def deliver_or_tell(left: str, deliver: Callable[[AirflowStates], str]) -> str:
     """Return what `deliver` says of the clears that it delivers; else `left`, what is left to do, and why."""
     try:
         api = airflow_api(os.environ)
+        if api is None:
+            return f"{left}. (With {API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT this command delivers them at once.)"
+        with closing(api):
+            return deliver(EndpointClearer(api))
     except WeirError as error:
         return f"{left}. Airflow: {error}"
-    if api is None:
-        return f"{left}. (With {API_VARIABLE}=http://LOGIN:PASSWORD@HOST:PORT this command delivers them at once.)"
-    try:
-        return deliver(EndpointClearer(api))
-    except WeirError as error:
-        return f"{left}. Airflow: {error}"
-    finally:
-        api.close()

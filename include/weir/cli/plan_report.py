@@ -58,16 +58,13 @@ def _cells(step: Step, *, is_possible: bool) -> tuple[str, ...]:
     return (str(step.region), action, step.reason, *costs)
 
 
-def _unless(plan: Plan) -> str:
-    """Say that some of the spared regions run again if an input of theirs changes."""
-    return ", unless an input changes" if any(step.kind is not StepKind.SPARED for step in plan.spared()) else ""
-
-
 def _totals(plan: Plan) -> list[str]:
+    spared = plan.spared()
+    unless = ", unless an input changes" if any(step.kind is not StepKind.SPARED for step in spared) else ""
     lines = [
         f"Re-run: {amount(plan.total(StepKind.RERUN))}.",
         f"If their input changes: at most {amount(plan.total(StepKind.IF_CHANGED, StepKind.SUSPENDED))}.",
-        f"Spared: {amount(total_of(step.cost for step in plan.spared()))}{_unless(plan)}.",
+        f"Spared: {amount(total_of(step.cost for step in spared))}{unless}.",
         f"A full restart: {amount(plan.full_restart())}.",
     ]
     lines += _code(plan)

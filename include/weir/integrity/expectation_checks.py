@@ -18,7 +18,7 @@ from weir.formats.codec import from_json
 from weir.formats.manifest import Manifest
 from weir.formats.paths import manifest_path
 from weir.formats.region_job import CheckJob, RegionReport, RestoredToCheck
-from weir.integrity.verification_queries import results_to_verify, runs_named
+from weir.integrity.verify import results_to_verify, runs_named
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.runs import dataflow_of, epoch_of_run, topology_of
 from weir.quality.check_queries import enter_checks

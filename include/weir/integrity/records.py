@@ -21,7 +21,7 @@ from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE
 from weir.formats.paths import manifest_path
 from weir.formats.pointer import Pointer, pointer_from_json
-from weir.integrity.verification_queries import results_to_verify
+from weir.integrity.verify import results_to_verify
 from weir.ledger.database.tables import PublicationRow, ResultRow, RunRow
 from weir.ledger.runs import newest_dataflow_settings
 from weir.retention.deletion_rules import is_silent

@@ -117,7 +117,7 @@ def _applied(services: Services, answer: Answer, by: str) -> Repair:
     owed = apply_answer(services, answer, FailoverKind.SCRUB, by)
     joined = plan.of(StepKind.JOINED)
     if not owed and not joined:
-        return _left(run, _why_nothing(plan))
+        return _left(run, f"nothing has to run again ({plan.summary()})")
     return Repair(run, RepairOutcome.REPAIRED, owed, plan.summary())
 
 
@@ -130,10 +130,6 @@ def _held_back(run: Run, plan: Plan) -> Event:
     )
     of = Subject(run.dataflow.name, run.epoch, run.id)
     return person_event("repair_held_back", of, (run.id, cause), text, cause=plan.cause)
-
-
-def _why_nothing(plan: Plan) -> str:
-    return f"nothing has to run again ({plan.summary()})"
 
 
 def _left(run: str, why: str) -> Repair:

@@ -15,8 +15,7 @@ from weir.integrity.archives import archive_inconsistencies
 from weir.integrity.records import Inconsistency, published_inconsistencies, released_inconsistencies
 from weir.integrity.source_copies import source_copy_inconsistencies
 from weir.integrity.states import checkpoint_inconsistencies
-from weir.integrity.verification_queries import results_to_verify, runs_named
-from weir.integrity.verify import BAD, VERIFIED, VerifiedResult, verify_results
+from weir.integrity.verify import BAD, VERIFIED, VerifiedResult, results_to_verify, runs_named, verify_results
 from weir.store.verification import Watch
 from weir.units import format_size
 
@@ -57,11 +56,12 @@ class VerifyReport:
         return f"{len(self.verified)} result(s) of {len(self.runs)} run(s): {said or 'none is stored'}."
 
 
-def _unwatched(_title: str, _total: int) -> AbstractContextManager[Watch]:
-    return nullcontext(lambda _bytes: None)
-
-
-def verify_runs(services: Services, name: str | None, what: str, progress: Progress = _unwatched) -> VerifyReport:
+def verify_runs(
+    services: Services,
+    name: str | None,
+    what: str,
+    progress: Progress = lambda _title, _total: nullcontext(lambda _bytes: None),
+) -> VerifyReport:
     """Verify the results of a dataflow, of one run, or of all (None); `what` names the reader in the leases.
 
     Raises Misconfigured for a name that is not known, and Retryable where ledger or store do not answer.

@@ -7,11 +7,13 @@ for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from itertools import groupby
 
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from weir.coordination.read_leases import leased_reading, reader
@@ -19,11 +21,11 @@ from weir.coordination.services import Services
 from weir.errors import Fault, Loss
 from weir.execution.partition_state import PartitionState
 from weir.formats.manifest import Manifest
-from weir.integrity.verification_queries import mark_verified, results_by_number
 from weir.ledger.database.tables import ResultRow, RunRow
+from weir.ledger.names import unknown_run
 from weir.ledger.results import record_losses, transition
 from weir.ledger.rows import taken
-from weir.ledger.runs import dataflow_of
+from weir.ledger.runs import dataflow_of, run_if_known, runs_of
 from weir.retention.release import release
 from weir.store.probe import PartitionRef
 from weir.store.verification import Watch, compare_results
@@ -188,3 +190,37 @@ def _differences(row: ResultRow, manifest: Manifest) -> str:
 
 def _verified(row: ResultRow, outcome: VerifyOutcome, detail: str = "", loss: Loss | None = None) -> VerifiedResult:
     return taken(VerifiedResult, row, result=row.id, outcome=outcome, detail=detail, loss=loss)
+
+
+# What the ledger has
+
+
+def runs_named(session: Session, name: str | None) -> list[str]:
+    """Return the runs of a dataflow, of one run, or of all (None). Raises Misconfigured with similar names."""
+    known = runs_of(session, name)
+    if known or name is None:
+        return [row.id for row in known]
+    run = run_if_known(session, name)
+    if run is None:
+        raise unknown_run(session, name, or_dataflow=True)
+    return [run.id]
+
+
+def results_to_verify(session: Session, runs: Collection[str], states: Iterable[PartitionState]) -> list[ResultRow]:
+    """Return the results of some runs that are in one of these states, oldest epoch first."""
+    query = (
+        select(ResultRow)
+        .where(ResultRow.run.in_(runs), ResultRow.state.in_([each.value for each in states]))
+        .order_by(ResultRow.run, ResultRow.id)
+    )
+    return list(session.scalars(query))
+
+
+def results_by_number(session: Session, numbers: Collection[int]) -> dict[int, ResultRow]:
+    """Return results as they are now, by number."""
+    return {row.id: row for row in session.scalars(select(ResultRow).where(ResultRow.id.in_(numbers)))}
+
+
+def mark_verified(session: Session, results: Collection[int], now: datetime) -> None:
+    """Record that all bytes of these results were compared, and are as they were written."""
+    session.execute(update(ResultRow).where(ResultRow.id.in_(results)).values(verified_at=now))

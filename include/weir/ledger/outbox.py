@@ -75,6 +75,12 @@ class Waiting:
     held_until: datetime | None
     at: datetime
 
+    def __str__(self) -> str:
+        """Describe it for people."""
+        since = self.problem_since
+        why = "" if since is None else f", since {since:%Y-%m-%d %H:%M:%S}Z: {self.problem}"
+        return f"{self.count} notification(s) wait for {self.receiver.name}{why}"
+
     @property
     def is_held(self) -> bool:
         """Report whether another process may be telling it."""

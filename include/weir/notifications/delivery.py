@@ -15,8 +15,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -29,7 +27,6 @@ from weir.ledger.database.outbox_tables import NotificationRow
 from weir.ledger.outbox import Waiting, forget_told, has_old, hold, let_go, note_not_told, note_told, waiting_receivers
 from weir.notifications.webhook import post
 from weir.secrecy import without_secrets
-from weir.sinks.delivery import TOLD_AFTER
 from weir.store.worker_threads import in_time
 
 CALL_SECONDS: Final = 30.0
@@ -42,32 +39,13 @@ PASS_SECONDS: Final = 60.0
 """How long a task tells one receiver: what is left then, upkeep or the next closing task tells."""
 
 
-@dataclass(frozen=True, slots=True)
-class Untold:
-    """A receiver that has not got all events, with the reason and since when that is so (None: nothing was met).
-
-    `needs_person` says that it has not answered for so long that a person has to see to it.
-    """
-
-    receiver: Receiver
-    count: int
-    problem: str | None
-    since: datetime | None
-    needs_person: bool
-
-    def __str__(self) -> str:
-        """Describe it for people."""
-        why = "" if self.since is None else f", since {self.since:%Y-%m-%d %H:%M:%S}Z: {self.problem}"
-        return f"{self.count} notification(s) wait for {self.receiver.name}{why}"
-
-
 Hung = set[tuple[Channel, str]]
 """The addresses that took long to fail: other dataflows may have the same."""
 
 
 def deliver(
     services: Services, dataflow: str, context: AirflowContext, hung: Hung | None = None
-) -> tuple[int, list[Untold]]:
+) -> tuple[int, list[Waiting]]:
     """Tell all receivers of a dataflow what waits for them; return how many were told, and those who still wait.
 
     `context` returns Airflow's context of the task in whose process this runs: notifiers get it. Receivers that are
@@ -83,14 +61,7 @@ def deliver(
     if not waiting:
         return told, []
     with services.ledger.transaction() as session:
-        left = waiting_receivers(session, dataflow, services.now())
-    return told, [_untold(each) for each in left]
-
-
-def _untold(waiting: Waiting) -> Untold:
-    since = waiting.problem_since
-    needs_person = since is not None and since + TOLD_AFTER <= waiting.at
-    return Untold(waiting.receiver, waiting.count, waiting.problem, since, needs_person)
+        return told, waiting_receivers(session, dataflow, services.now())
 
 
 def _tell(services: Services, dataflow: str, receiver: Receiver, context: AirflowContext, hung: Hung) -> int:

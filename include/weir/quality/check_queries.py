@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, delete, exists, func, or_, select
 from sqlalchemy.orm import Session
 
 from weir.formats.checks import BUILT_IN, CheckOutcome, CheckReason, CheckReport
-from weir.formats.manifest import RULE
+from weir.formats.manifest import RULE, Manifest
 from weir.ledger.database.tables import AttemptRow, QualityCheckRow, RunRow
 from weir.ledger.runs import Run
 from weir.typed_json import plain
@@ -98,14 +98,14 @@ def has_checks(session: Session, by_attempt: str) -> bool:
     return bool(session.scalar(select(exists().where(QualityCheckRow.by_attempt == by_attempt))))
 
 
-def was_checked(session: Session, attempt: str, stage: str, subtask: int, layout: str) -> bool:
+def was_checked(session: Session, restored: Manifest) -> bool:
     """Report whether a reader of a restored partition has checked it; a partition that failed is in quarantine."""
     query = select(
         exists().where(
-            QualityCheckRow.attempt == attempt,
-            QualityCheckRow.stage == stage,
-            QualityCheckRow.subtask == subtask,
-            QualityCheckRow.layout == layout,
+            QualityCheckRow.attempt == restored.attempt,
+            QualityCheckRow.stage == restored.stage,
+            QualityCheckRow.subtask == restored.subtask,
+            QualityCheckRow.layout == restored.layout,
             QualityCheckRow.suite == BUILT_IN,
             QualityCheckRow.why == CheckReason.RESTORED.value,
             QualityCheckRow.outcome == CheckOutcome.PASSED.value,

@@ -7,7 +7,7 @@ input that was recomputed with equal rows is not recomputed again.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
@@ -45,13 +45,12 @@ _FINAL = (Policy.FAIL.value, Policy.BACKTRACK.value)
 class StageChecks:
     """The checks for the rows of each stage, and the stages that must not resume from cached stage output.
 
-    No stage resumes after rows have failed (`trusts_copies` is false), nor does a stage in `computed_anew`: its cached
-    rows came from other rows than those that are checked or written now.
+    No stage resumes after rows have failed, nor does one whose cached rows came from other rows than those that are
+    checked or written now.
     """
 
-    checks: Mapping[str, tuple[CheckToRun, ...]] = field(default_factory=dict)
-    trusts_copies: bool = True
-    computed_anew: frozenset[str] = frozenset()
+    checks: Mapping[str, tuple[CheckToRun, ...]]
+    computed_anew: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,20 +115,22 @@ def gates_of(services: Services, registered: Registered, state: RunState, reques
     of_region = registered.topology.stages_of(registered.attempt.region.name)
     written = {each.stage for each in registered.topology.outputs(registered.attempt.region)}
     if not stages:
-        return StageChecks(computed_anew=frozenset(_after_other_rows(of_region, written)))
+        return StageChecks({}, frozenset(_after_other_rows(of_region, written)))
     with services.ledger.transaction() as session:
         failed = _require_worth_trying(session, registered, state, suites)
         why = _why(session, registered, request)
         checks = {stage.name: _checks(session, registered, stage, suites, why) for stage in stages}
         seen = {name for name, found in checks.items() if found} | written
-        return StageChecks(checks, not failed, frozenset(_after_other_rows(of_region, seen)))
+        anew = (each.name for each in of_region) if failed else _after_other_rows(of_region, seen)
+        return StageChecks(checks, frozenset(anew))
 
 
 def with_gates(job: RegionJob, found: StageChecks) -> RegionJob:
     """Return the job with its checks."""
     stages = [replace(each, checks=found.checks.get(each.name, ())) for each in job.stages]
-    anew = found.computed_anew if found.trusts_copies else {each.name for each in stages}
-    return replace(job, stages=tuple(replace(each, resume=None) if each.name in anew else each for each in stages))
+    return replace(
+        job, stages=tuple(replace(each, resume=None) if each.name in found.computed_anew else each for each in stages)
+    )
 
 
 def _after_other_rows(stages: Sequence[Stage], seen: Collection[str]) -> Iterator[str]:

@@ -47,8 +47,11 @@ def with_restored_checks(
     if not restored:
         return job
     with services.ledger.transaction() as session:
-        restored = {part: each for part, each in restored.items() if not _is_checked(session, each)}
-        sources = {(each.run, each.lineage): _source(session, each) for each in restored.values()}
+        restored = {part: each for part, each in restored.items() if not was_checked(session, each)}
+        sources = {
+            (each.run, each.lineage): last_restore(session, each.dataflow, each.epoch, each.lineage)
+            for each in restored.values()
+        }
     records = {key: _checkpoint(services, source) for key, source in sources.items()}
     wanted = {
         part: _to_check(services, state, part, manifest, records[manifest.run, manifest.lineage], checks_of)
@@ -71,10 +74,6 @@ def _is_read(stored: RestoredToCheck, key_groups: tuple[int, int] | None) -> boo
     return stored.key_groups is None or key_groups is None or overlap(stored.key_groups, key_groups)
 
 
-def _is_checked(session: Session, manifest: Manifest) -> bool:
-    return was_checked(session, manifest.attempt, manifest.stage, manifest.subtask, manifest.layout)
-
-
 def _to_check(
     services: Services,
     state: RunState,
@@ -87,10 +86,6 @@ def _to_check(
     recorded = recorded_in(manifest) if checkpoint is None else recorded_by(checkpoint, manifest)
     folder, checks = state.results[partition].folder, checks_of(topology, partition)
     return to_check(services.store, topology.dataflow, manifest, folder, recorded, checks)
-
-
-def _source(session: Session, manifest: Manifest) -> RestoreRow | None:
-    return last_restore(session, manifest.dataflow, manifest.epoch, manifest.lineage)
 
 
 def _checkpoint(services: Services, source: RestoreRow | None) -> Checkpoint | None:

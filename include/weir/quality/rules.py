@@ -25,12 +25,12 @@ SHOWN = 5
 
 def policy_of(reports: Iterable[CheckReport]) -> Policy | None:
     """Return the policy that applies to the checks together; None if nothing is violated."""
-    found = {_policy(report, each) for report in reports for each in report.violated}
+    found = {
+        Policy.FAIL if report.policy is Policy.BACKTRACK and not violated.blames else report.policy
+        for report in reports
+        for violated in report.violated
+    }
     return next((each for each in (Policy.FAIL, Policy.BACKTRACK, Policy.RETRY) if each in found), None)
-
-
-def _policy(report: CheckReport, violated: ExpectationResult) -> Policy:
-    return Policy.FAIL if report.policy is Policy.BACKTRACK and not violated.blames else report.policy
 
 
 def suspected_names(report: CheckReport) -> frozenset[str]:

@@ -68,7 +68,7 @@ def opened_on_run(
     region = topology.logical_region_of(stage.name)
     subtasks = subtasks_of(topology.dataflow.stage(stage.name), wanted.subtask)
     regions = [RegionId(region.name, subtask) for subtask in subtasks]
-    run = replace(run, topology=topology)
+    pinned, run = run.topology, replace(run, topology=topology)
     with services.ledger.transaction(flow.name) as session:
         state = run_state(session, run, topology)
         read = list(dict.fromkeys(each for one in regions for each in state.inputs_of(one)))
@@ -76,7 +76,7 @@ def opened_on_run(
         claim = claimed(session, services, flow.name, [state.results[each].result for each in read], reader("weir try"))
     lease = ReadLease(claim)
     try:
-        yield _Described(services, declared, scratch, run, state, regions).trial(read, code, wanted.shown)
+        yield _Described(services, declared, scratch, run, pinned, state, regions).trial(read, code, wanted.shown)
     finally:
         lease.close()
 
@@ -181,6 +181,7 @@ class _Described:
     declared: Declared
     scratch: Store
     run: Run
+    pinned: Topology
     state: RunState
     regions: Sequence[RegionId]
     notes: dict[str, None] = field(default_factory=dict)
@@ -205,7 +206,7 @@ class _Described:
             stage=stage,
             layouts={each: topology.layouts_of(each) for each in (name, *(state.name for state in stage.states))},
             # A run has digests of one version.
-            digest_version=OF_STORED_ROWS if self._pinned().chosen is None else OF_RESULT,
+            digest_version=OF_STORED_ROWS if self.pinned.chosen is None else OF_RESULT,
             expectations=self.declared.expectations,
             scratch=self.scratch,
             code=code,
@@ -220,10 +221,6 @@ class _Described:
             recorded=self._recorded(name),
             notes=tuple(self.notes),
         )
-
-    def _pinned(self) -> Topology:
-        with self.services.ledger.transaction() as session:
-            return run_by_id(session, self.run.id).topology
 
     def _job(self, region: RegionId, manifests: Mapping[PartitionId, Manifest]) -> RegionJob:
         attempt = Attempt(

@@ -13,10 +13,11 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services
 from weir.formats.checkpoint import Checkpoint
 from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of, savepoint_url
-from weir.ledger.database.tables import AttemptRow, CheckpointRow, DataflowRow, ResultRow, RunRow
+from weir.ledger.database.tables import AttemptRow, CheckpointRow, ResultRow, RunRow
 from weir.ledger.names import require_dataflow
 from weir.ledger.rows import taken
 from weir.ledger.runs import topology_of
+from weir.retention.sizes import dataflows
 from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.restore_report import Restored
 from weir.state.checkpoint_content import read_checkpoint
@@ -61,10 +62,10 @@ def checkpoint_views(services: Services, dataflow: str | None = None, *, looks: 
     Without `looks` the store is not asked. Raises Misconfigured for a dataflow that is not known, and Retryable.
     """
     with services.ledger.transaction() as session:
-        known = list(session.scalars(select(DataflowRow.name).order_by(DataflowRow.name)))
         if dataflow is not None:
             require_dataflow(session, dataflow)
-        rows = [row for name in known if dataflow in (None, name) for row in checkpoints_of(session, name)]
+        names = dataflows(session) if dataflow is None else [dataflow]
+        rows = [row for name in names for row in checkpoints_of(session, name)]
         retained = [row for row in rows if looks and _is_retained(row)]
         written = {(row.dataflow, row.number): _written(session, row) for row in retained}
         code = {row.run: _code(session, row.run) for row in rows}

@@ -13,18 +13,19 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services
 from weir.ledger.checkpoints import newest_checkpoint
 from weir.ledger.clears import clears_owed
-from weir.ledger.database.tables import DataflowRow, QualityCheckRow, RunRow
+from weir.ledger.database.tables import QualityCheckRow, RunRow
 from weir.ledger.deliveries import pending_deliveries
 from weir.ledger.housekeeping import ALL, UPKEEP, last_done
 from weir.ledger.names import require_dataflow
 from weir.ledger.outbox import waiting_receivers
+from weir.ledger.rows import taken
 from weir.ledger.runs import dag_ids_of, run_by_id
 from weir.ledger.snapshot import run_state
 from weir.quality.check_queries import NOT_RIGHT
 from weir.recovery.rules.standing import Stand, Standing
 from weir.recovery.run_plans import Reach
 from weir.recovery.standing import all_standings, open_runs, unknown_standings, unsuccessful_runs
-from weir.retention.sizes import bytes_at_rest
+from weir.retention.sizes import bytes_at_rest, dataflows
 from weir.telemetry.gauges import bytes_at_rest as bytes_at_rest_by_keeper
 from weir.units import seconds_since
 from weir.views.graphs import RunGraph, graph_of
@@ -138,7 +139,7 @@ def dataflow_overviews(
 ) -> list[DataflowOverview]:
     """Return the dataflows of these DAGs, or all, by name. Raises Retryable."""
     with services.ledger.transaction() as session:
-        known = {name: dag_ids_of(session, name) for name in session.scalars(select(DataflowRow.name)).all()}
+        known = {name: dag_ids_of(session, name) for name in dataflows(session)}
     wanted = sorted(name for name, dags in known.items() if dag_ids is None or {*dags} & {*dag_ids})
     return [_overview(services, reach, name, known[name], _newest_runs(services, name)) for name in wanted]
 
@@ -170,12 +171,7 @@ def _checkpoint(session: Session, dataflow: str, now: datetime) -> NewestCheckpo
     row = newest_checkpoint(session, dataflow)
     if row is None or row.completed_at is None:
         return None
-    return NewestCheckpoint(
-        number=row.number,
-        epoch=row.epoch,
-        completed_at=row.completed_at,
-        age_seconds=seconds_since(row.completed_at, now),
-    )
+    return taken(NewestCheckpoint, row, age_seconds=seconds_since(row.completed_at, now))
 
 
 def _violated(session: Session, dataflow: str) -> int:

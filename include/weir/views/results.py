@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services
 from weir.execution.partition_state import PartitionState, StateEntry
 from weir.execution.run_state import CLOSE, AttemptState
-from weir.integrity.verification_queries import runs_named
+from weir.integrity.verify import runs_named
 from weir.ledger.attempts import name_of_try
 from weir.ledger.database.tables import (
     AttemptRow,

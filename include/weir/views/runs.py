@@ -282,13 +282,16 @@ def run_details(services: Services, question: Question, reach: Reach) -> RunDeta
         counts = {status.value: count for status, count in counted(statuses).items()}
         late = late_of(session, row.id)
         sentence = _sentence(planned, counts, told(session, failovers) if failovers else "", published)
+        changed = (
+            f"Files of source {source} have changed since they were read: {each}." for source, each in late.items()
+        )
         return taken(
             RunDetails,
             row,
             run=row.id,
             interval=(row.interval_start, row.interval_end),
             published=published,
-            sentence=" ".join([sentence, *(_late(source, each) for source, each in late.items())]),
+            sentence=" ".join([sentence, *changed]),
             counts=counts,
             graph=graph,
             plan=planned.fields(),
@@ -304,10 +307,6 @@ def planned_graph(session: Session, planned: RunPlan) -> RunGraph | None:
         return None
     run = run_by_id(session, planned.answer.run.id)
     return graph_of(session, run, run_state(session, run), planned.answer.failure.losses.keys())
-
-
-def _late(source: str, late: LateFiles) -> str:
-    return f"Files of source {source} have changed since they were read: {late}."
 
 
 def _missing(plan: Plan) -> str:

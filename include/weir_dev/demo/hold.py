@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from weir.coordination.read_leases import leased_reading, reader
 from weir.errors import Misconfigured
 from weir.execution.partition_state import PartitionState
-from weir.integrity.verification_queries import results_by_number
-from weir.integrity.verify import VerifyOutcome, verify_results
+from weir.integrity.verify import VerifyOutcome, results_by_number, verify_results
 from weir.ledger.snapshot import run_state
 from weir_dev.demo.evidence import epoch_key, run_of
 

@@ -1,1 +1,1 @@
-"""The plugin's endpoint on Airflow's api-server, and the client that tasks use."""
+"""The plugin's endpoint on Airflow's api-server, and how tasks reach it."""

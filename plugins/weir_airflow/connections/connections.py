@@ -284,8 +284,7 @@ def hide_everywhere(secrets: Iterable[str]) -> None:
     Airflow's masker knows nothing but texts: it is told those in which programs write a secret.
     """
     found = set(secrets)
-    for secret in found:
-        secrecy.hide(secret)
+    secrecy.hide(*found)
     forms = sorted({form for secret in found for form in literal_forms(secret)})
     if forms:
         mask_secret(forms)

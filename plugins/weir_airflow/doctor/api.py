@@ -19,8 +19,7 @@ from weir.doctor.examination import Check, Enough, Finding
 from weir.errors import Misconfigured
 from weir.requests.request import REQUESTS
 from weir.wording import first_few
-from weir_airflow.api.clearing import clearer_for
-from weir_airflow.api.client import base_urls_of, client_of
+from weir_airflow.api.clearing import base_urls_of, clearer_for, client_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -63,6 +64,17 @@ _ANSWER_SECONDS: Final = 30.0
 """How long to wait for an answer on a file system that caches for a while that a file was missing."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A job that is computed: Weir's driver and its modules, a folder of the run's own, and who is told."""
+
+    job: SparkJob
+    program: str
+    modules: str
+    scratch: str
+    on_progress: Callable[[str], None]
+
+
 class SubmitEngine:
     """Runs regions by spark-submit, as a connection of the Spark provider says: master, deploy mode, queue, and so on.
 
@@ -96,32 +108,18 @@ class SubmitEngine:
         """
         del session_id  # the application has an id of its own
         with tempfile.TemporaryDirectory(prefix="weir-submit-", ignore_cleanup_errors=True) as scratch:
-            bundle = self._write_bundle(Path(scratch))
+            run = _Run(job, *self._write_bundle(Path(scratch)), scratch, on_progress)
             stage = application_of(job)
             if stage is None:
-                self._compute(job, bundle, scratch, on_progress)
+                self._take_answer(job, self._driver(run))
                 return
             try:
-                self._run_application(job, stage, bundle, scratch, on_progress)
-                self._compute(job, bundle, scratch, on_progress)
+                self._run_application(run, stage)
+                self._take_answer(job, self._driver(run))
             finally:
                 self._delete(staging_of(job, stage), on_progress)
 
-    def _compute(
-        self, job: SparkJob, bundle: tuple[str, str], scratch: str, on_progress: Callable[[str], None]
-    ) -> None:
-        """Submit the driver of the job and take its answer."""
-        submission = self._driver(job, bundle, scratch, on_progress)
-        self._take_answer(job, submission)
-
-    def _run_application(
-        self,
-        job: SparkJob,
-        stage: StageToRun,
-        bundle: tuple[str, str],
-        scratch: str,
-        on_progress: Callable[[str], None],
-    ) -> None:
+    def _run_application(self, run: _Run, stage: StageToRun) -> None:
         """Have a driver write the inputs of an application, then submit this and wait for its end.
 
         One after the other: two at once would wait for each other in a cluster that has no room for both.
@@ -135,52 +133,44 @@ class SubmitEngine:
                 conn_id=self._connection.conn_id,
                 cluster=CLUSTER,
             )
-        preparing = self._driver(job, bundle, scratch, on_progress, "--inputs")
+        job = run.job
+        preparing = self._driver(run, "--inputs")
         if preparing.exit_code != 0:
             self._take_answer(job, preparing)
         owner = f"stage {stage.name}[{job.subtask}]: the application {stage.function}"
         application = self._submission(
-            job,
-            on_progress,
+            run,
             application_args=arguments_of(job, stage, self._store),
             java_class=(stage.application.main_class if stage.application else "") or None,
         )
         environment = {k: v for k, v in self._environment(job).items() if k != STORE_OPTIONS_VARIABLE}
-        path = write_application(job, stage, self._store, scratch)
-        on_progress(f"Submitting the application {stage.function} of stage {stage.name}[{job.subtask}]")
-        self._await(job, application, path, environment, scratch)
+        path = write_application(job, stage, self._store, run.scratch)
+        run.on_progress(f"Submitting the application {stage.function} of stage {stage.name}[{job.subtask}]")
+        self._await(run, application, path, environment)
         if application.exit_code != 0:
             raise application.failure_of_application(owner)
 
-    def _driver(
-        self,
-        job: SparkJob,
-        bundle: tuple[str, str],
-        scratch: str,
-        on_progress: Callable[[str], None],
-        *options: str,
-    ) -> Submission:
+    def _driver(self, run: _Run, *options: str) -> Submission:
         """Submit a driver of Weir's for the job, and wait for its end."""
-        program, modules = bundle
+        job = run.job
         given = [f"{job.store}/{job.folder}/{JOB_NAME}", *options]
-        on_progress(f"Submitting region {job.region}[{job.subtask}] to {master_of(self._connection)}")
-        with self._handed(job) as more, self._answering(scratch) as where:
-            submission = self._submission(job, on_progress, py_files=modules, application_args=[*given, *more])
-            self._await(job, submission, program, self._environment(job) | where, scratch)
+        run.on_progress(f"Submitting region {job.region}[{job.subtask}] to {master_of(self._connection)}")
+        with self._handed(job) as more, self._answering(run.scratch) as where:
+            submission = self._submission(run, py_files=run.modules, application_args=[*given, *more])
+            self._await(run, submission, run.program, self._environment(job) | where)
         return submission
 
     def _handed(self, job: SparkJob) -> AbstractContextManager[list[str]]:
         """Hand a driver in a cluster of YARN what it needs, until it ends; other drivers have an environment for it."""
         return self._secrets.handed(job) if is_in_yarn_cluster(self._connection) else nullcontext([])
 
-    def _await(
-        self, job: SparkJob, submission: Submission, program: str, environment: dict[str, str], scratch: str
-    ) -> None:
+    def _await(self, run: _Run, submission: Submission, program: str, environment: dict[str, str]) -> None:
         """Run a submission to its end. Raises Fenced if it was stopped."""
+        job = run.job
         self._running = (submission, job.folder, job.attempt)
         try:
             self._raise_if_stopped(job)
-            submission.run(program, environment, scratch)
+            submission.run(program, environment, run.scratch)
         finally:
             self._running = None
         self._raise_if_stopped(job)
@@ -222,17 +212,17 @@ class SubmitEngine:
         if is_on_yarn(self._connection):
             yarn.kill(attempt, environment_of_spark())
 
-    def _submission(self, job: SparkJob, on_progress: Callable[[str], None], **more: Any) -> Submission:
+    def _submission(self, run: _Run, **more: Any) -> Submission:
         with needed_for("spark-submit"):
             from weir_airflow.engines.submission import Submission  # noqa: PLC0415  the provider is slow to import
 
-        is_in_cluster = deploy_mode_of(self._connection) == CLUSTER
+        job = run.job
         return Submission(
             self._connection,
-            on_progress=on_progress,
+            on_progress=run.on_progress,
             conf={**job.spark_conf, **self._settings_of_mode(), **self._tags(job)},
             name=f"weir {job.dataflow} {job.region}[{job.subtask}] {job.attempt}",
-            deploy_mode=CLUSTER if is_in_cluster else CLIENT,
+            deploy_mode=deploy_mode_of(self._connection),
             **more,
         )
 

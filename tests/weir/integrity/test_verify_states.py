@@ -13,8 +13,7 @@ from weir.formats.programs import ContentAnswer, ResultToCheck
 from weir.integrity.content import contents_to_check, with_contents
 from weir.integrity.repair import repair_runs
 from weir.integrity.states import state_copies, state_inconsistencies
-from weir.integrity.verification_queries import results_to_verify, runs_named
-from weir.integrity.verify import VERIFIED, VerifyOutcome, verify_results
+from weir.integrity.verify import VERIFIED, VerifyOutcome, results_to_verify, runs_named, verify_results
 from weir.ledger.checkpoints import retained_checkpoints
 from weir.ledger.database.tables import CompactionRow, ResultRow
 from weir.recovery.pending_clears import deliver

@@ -7,7 +7,7 @@ from tests.builders.ledgers import new_ledger
 from tests.messages.kinds import of_kind
 
 from weir.errors import Misconfigured
-from weir.integrity.verification_queries import runs_named
+from weir.integrity.verify import runs_named
 from weir.ledger.database.tables import DataflowRow, RunRow
 from weir.ledger.names import MOST_PARTS, SHOWN, require_dataflow, similar, unknown_run
 from weir.ledger.runs import named_run

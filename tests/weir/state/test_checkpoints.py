@@ -14,8 +14,7 @@ from weir.formats.checkpoint import Checkpoint
 from weir.formats.codec import from_json
 from weir.formats.paths import checkpoint_path
 from weir.integrity.states import checkpoint_inconsistencies
-from weir.integrity.verification_queries import results_to_verify
-from weir.integrity.verify import VERIFIED, VerifyOutcome, verify_results
+from weir.integrity.verify import VERIFIED, VerifyOutcome, results_to_verify, verify_results
 from weir.ledger.checkpoints import checkpoints_of, retained_checkpoints
 from weir.ledger.database.tables import AttemptRow, ResultRow
 from weir.rebuild.rebuild import rebuild

@@ -23,7 +23,7 @@ from weir.execution.metrics import (
     SCRUB_AGE,
     SCRUB_RATIO,
 )
-from weir.integrity.verification_queries import mark_verified
+from weir.integrity.verify import mark_verified
 from weir.ledger.database.tables import CheckpointRow, PendingClearRow, ResultRow, RunRow
 from weir.ledger.leases import take_leases
 from weir.retention.sizes import bytes_at_rest

@@ -225,7 +225,7 @@ def test_a_token_that_is_no_longer_good_is_renewed(api, new_run):
 def test_a_connection_may_spell_its_url_in_several_ways(fields, url):
     from airflow.sdk import Connection
 
-    from weir_airflow.api.client import base_urls_of
+    from weir_airflow.api.clearing import base_urls_of
 
     assert base_urls_of(Connection(conn_id="weir_api", **fields)) == url.split()
 

@@ -36,10 +36,7 @@ def advise(dataflow: DataflowName, as_json: AsJson = False) -> None:
 def _document(advice: Advice) -> dict[str, Any]:
     """Round what is measured (docs/advice.md)."""
     return {
-        "dataflow": advice.dataflow,
-        "runs": advice.runs,
-        "failures": advice.failures,
-        "late_clears": advice.late_clears,
+        **{name: getattr(advice, name) for name in ("dataflow", "runs", "failures", "late_clears")},
         "changes": [
             {**asdict(each), "seconds": round(each.seconds, 3), "bytes": round(each.bytes)} for each in advice.changes
         ],
@@ -58,8 +55,9 @@ def _print_advice(advice: Advice) -> None:
         f"failure(s), and {advice.late_clears} clear(s) of closed runs"
     )
     if not advice.changes:
-        total = _seconds(advice.before.total)
-        print_line(f"Nothing to change. A run takes {total} of tasks, {_share(advice)} by failures.")
+        total = advice.before.total
+        share = f"{advice.before.recovery / total:.0%}" if total else "0%"
+        print_line(f"Nothing to change. A run takes {_seconds(total)} of tasks, {share} by failures.")
         return
     print_rows(_CHANGES, advice.changes)
     costs = (("work", "work"), ("because of failures", "recovery"), ("together", "total"))
@@ -77,10 +75,6 @@ def _saved(change: Change) -> str:
 
 
 _CHANGES = (key("what"), value("declared"), value("advised"), number("saves a run", _saved))
-
-
-def _share(advice: Advice) -> str:
-    return f"{advice.before.recovery / advice.before.total:.0%}" if advice.before.total else "0%"
 
 
 def _seconds(seconds: float) -> str:

@@ -187,10 +187,6 @@ def _regions(run: RunOverview) -> str:
     return f"{state}{late}{_came_again(run)}{_not_begun(run)}"
 
 
-def _published(run: RunOverview) -> str:
-    return _versions(run) or "-"
-
-
 def _versions(run: RunOverview) -> str:
     return ", ".join(f"{sink} v{version}" for sink, version in run.published.items())
 
@@ -200,7 +196,7 @@ _RUNS = (
     key("dataflow"),
     key("run id", "run_id"),
     text("regions", _regions),
-    text("published", _published),
+    text("published", lambda run: _versions(run) or "-"),
 )
 
 
