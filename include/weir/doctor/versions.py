@@ -39,7 +39,7 @@ _INSTALLED: Final = (_AIRFLOW, *_EXTRAS.values())
 
 def installed_versions() -> dict[str, str]:
     """Return the versions of Python, of what Weir works with, and of pyspark's files; without what is absent."""
-    found = {name: version for name in _INSTALLED if (version := _version(name)) is not None}
+    found = {name: version for name in _INSTALLED if (version := version_of(name)) is not None}
     files = _version_in_pyspark_files()
     python = ".".join(map(str, sys.version_info[:3]))
     return {PYTHON: python, **found, **({} if files is None else {PYSPARK_FILES: files})}
@@ -72,7 +72,7 @@ def range_findings(distribution: str = "weir") -> Iterator[Finding]:
     """Report installed packages whose versions a distribution does not allow, also those of its extras."""
     found = map(Requirement, _requirements(distribution))
     for required in {(each.name, each.specifier): each for each in found}.values():  # several extras may bring one
-        version = _version(required.name)
+        version = version_of(required.name)
         if required.name in {"apache-airflow", "pyspark", "pyspark-client"} or version is None:
             continue
         if not required.specifier.contains(version, prereleases=True):
@@ -125,7 +125,8 @@ def _numbers(version: str) -> tuple[int, int]:
     return (int(found[1]), int(found[2] or 0)) if found else (0, 0)
 
 
-def _version(distribution: str) -> str | None:
+def version_of(distribution: str) -> str | None:
+    """Return the version of an installed distribution; None where it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

@@ -123,7 +123,7 @@ def run_restore_test(services: Services, dataflow: str, which: str | None, check
             return _report(found, problem=found.source)
         with _leased(services, found.source):
             report = _restored_and_checked(services, found, found.source, check)
-        if report.is_right or is_still_kept(services, found):
+        if report.is_right or _is_still_kept(services, found.source):
             return _recorded(services, found.source, report)
         if which is not None:
             break
@@ -176,12 +176,9 @@ def _in_folder(services: Services, url: str) -> RestoreTestSource:
     return RestoreTestSource(source, folder.url, str(source), source.checkpoint.epoch)
 
 
-def is_still_kept(services: Services, found: RestoreTestSource) -> bool:
-    """Report whether a snapshot is still retained; of one that cannot be read only that is known."""
-    if isinstance(found.source, str):
-        return True
+def _is_still_kept(services: Services, source: Source) -> bool:
     with services.ledger.transaction() as session:
-        return is_retained_now(session, found.source)
+        return is_retained_now(session, source)
 
 
 @contextmanager

@@ -21,10 +21,10 @@ from weir.coordination.services import Services
 from weir.errors import Fault, Loss
 from weir.execution.partition_state import PartitionState
 from weir.formats.manifest import Manifest
+from weir.ledger.database.columns import taken
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.names import unknown_run
 from weir.ledger.results import record_losses, transition
-from weir.ledger.rows import taken
 from weir.ledger.runs import dataflow_of, run_if_known, runs_of
 from weir.retention.release import release
 from weir.store.probe import PartitionRef

@@ -25,9 +25,9 @@ from weir.formats.checks import BUILT_IN, CheckReason, CheckReport, ExpectationR
 from weir.formats.manifest import UpdateDigest
 from weir.formats.region_job import OutputReport, RegionJob, RegionReport
 from weir.formats.suite import Severity
+from weir.ledger.database.columns import taken
 from weir.ledger.reads import record_reads
 from weir.ledger.results import NewResult, quarantine_results, record_losses
-from weir.ledger.rows import taken
 from weir.ledger.snapshot import run_state
 from weir.quality.check_queries import SuspectedInput, has_checks, previously_suspected, record_checks
 from weir.quality.restored_checks import restored_loss

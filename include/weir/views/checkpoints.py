@@ -13,9 +13,9 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services
 from weir.formats.checkpoint import Checkpoint
 from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of, savepoint_url
+from weir.ledger.database.columns import taken
 from weir.ledger.database.tables import AttemptRow, CheckpointRow, ResultRow, RunRow
 from weir.ledger.names import require_dataflow
-from weir.ledger.rows import taken
 from weir.ledger.runs import topology_of
 from weir.retention.sizes import dataflows
 from weir.snapshots.restore import RestoreRequest, restore

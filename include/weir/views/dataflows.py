@@ -13,12 +13,12 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services
 from weir.ledger.checkpoints import newest_checkpoint
 from weir.ledger.clears import clears_owed
+from weir.ledger.database.columns import taken
 from weir.ledger.database.tables import QualityCheckRow, RunRow
 from weir.ledger.deliveries import pending_deliveries
 from weir.ledger.housekeeping import ALL, UPKEEP, last_done
 from weir.ledger.names import require_dataflow
 from weir.ledger.outbox import waiting_receivers
-from weir.ledger.rows import taken
 from weir.ledger.runs import dag_ids_of, run_by_id
 from weir.ledger.snapshot import run_state
 from weir.quality.check_queries import NOT_RIGHT

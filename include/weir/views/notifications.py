@@ -7,9 +7,9 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from weir.ledger.database.columns import taken
 from weir.ledger.names import require_dataflow
 from weir.ledger.outbox import receiving_dataflows, waiting_receivers
-from weir.ledger.rows import taken
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 
 from weir.formats.checks import CheckOutcome, ExpectationResult
 from weir.formats.codec import from_plain
+from weir.ledger.database.columns import taken
 from weir.ledger.database.tables import QualityCheckRow
-from weir.ledger.rows import taken
 from weir.quality.check_queries import NOT_RIGHT, checks_of_task, newest_checks_of_dag
 
 

@@ -18,6 +18,7 @@ from weir.execution.partition_state import PartitionState, StateEntry
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.integrity.verify import runs_named
 from weir.ledger.attempts import name_of_try
+from weir.ledger.database.columns import taken
 from weir.ledger.database.tables import (
     AttemptRow,
     ConsumptionRow,
@@ -31,7 +32,6 @@ from weir.ledger.database.tables import (
 from weir.ledger.leases import clock
 from weir.ledger.names import unknown_stage
 from weir.ledger.results import committed_entry
-from weir.ledger.rows import taken
 from weir.ledger.runs import dataflow_of, run_by_id, topology_of
 from weir.ledger.snapshot import run_state
 from weir.retention.release import release

@@ -20,12 +20,12 @@ from weir.errors import Misconfigured
 from weir.execution.late_files import LateFiles
 from weir.execution.run_state import CLOSE, RunState
 from weir.ledger.attempts import Origin
+from weir.ledger.database.columns import taken
 from weir.ledger.database.tables import AttemptRow, DataflowRow, FailedBeginRow, HousekeepingRow, RunRow
 from weir.ledger.failed_begins import failed_begins, region_of_begin
 from weir.ledger.housekeeping import CAUGHT_UP
 from weir.ledger.names import require_dataflow
 from weir.ledger.publications import published_versions
-from weir.ledger.rows import taken
 from weir.ledger.runs import run_by_id, run_key, runs_of
 from weir.ledger.snapshot import run_state
 from weir.ledger.sources import late_counts, late_of

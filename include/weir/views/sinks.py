@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import attempts_of
+from weir.ledger.database.columns import taken
 from weir.ledger.database.tables import AttemptRow, DeliveryRow, RunRow
 from weir.ledger.names import require_dataflow
-from weir.ledger.rows import taken
 from weir.ledger.runs import topology_of
 from weir.sinks.protocol import Delivery
 

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.dataflow.state import StateKind
+from weir.ledger.database.tables import RunRow
 from weir.ledger.names import require_dataflow
-from weir.ledger.runs import newest_pinned, topology_of
+from weir.ledger.runs import topology_of
 
 if TYPE_CHECKING:
     from weir.reading.opened_state import OpenedState
@@ -35,7 +37,8 @@ class KeyedStateView:
 def keyed_state_views(session: Session, dataflow: str) -> list[KeyedStateView]:
     """Return the keyed states of a dataflow, by name. Raises Misconfigured for one that is not known."""
     require_dataflow(session, dataflow)
-    pinned = newest_pinned(session, dataflow)
+    newest = select(RunRow.pinned).where(RunRow.dataflow == dataflow, RunRow.pinned.is_not(None))
+    pinned = session.scalar(newest.order_by(RunRow.epoch.desc()).limit(1))
     if pinned is None:
         return []
     found = [

@@ -9,8 +9,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.error import URLError
@@ -19,6 +17,7 @@ from xml.etree import ElementTree as ET
 
 from weir.doctor import table
 from weir.doctor.examination import Check, Finding
+from weir.doctor.versions import version_of
 from weir.errors import WeirError
 from weir_airflow.engines import yarn
 from weir_airflow.engines.spark_submit import environment_of_spark, is_on_yarn, master_of
@@ -44,8 +43,8 @@ def submit_checks(area: str, connection: Connection) -> list[Check]:
 def _check_program(item: table.Item, connection: Connection) -> Iterator[Finding]:
     """Check that the program runs, and that its version is that of pyspark."""
     name = str(connection.extra_dejson.get("spark-binary") or item.name)
-    client = _pyspark()
-    program = shutil.which(name, path=_path())
+    client = version_of("pyspark")  # None: Spark is the cluster's own
+    program = shutil.which(name, path=environment_of_spark().get("PATH"))
     output, found = "", None
     if program is not None:
         command = [program, "--version"]
@@ -59,20 +58,6 @@ def _check_program(item: table.Item, connection: Connection) -> Iterator[Finding
     said = f"is of Spark {found[1]}" if found else f"--version failed: {' '.join(output.split())[-300:]}"
     wanted = "4" if client is None else f"{client}, as pyspark here,"
     yield item.problem(f"PATH has no {name}" if program is None else f"{program} {said}", version=wanted)
-
-
-def _pyspark() -> str | None:
-    try:
-        return version("pyspark")
-    except PackageNotFoundError:  # Spark is the cluster's own
-        return None
-
-
-def _path() -> str:
-    """Return PATH with pyspark's own programs last, where a task looks, too."""
-    path = os.environ.get("PATH", os.defpath)
-    pyspark = find_spec("pyspark")
-    return path if pyspark is None or pyspark.origin is None else f"{path}{os.pathsep}{Path(pyspark.origin).parent}/bin"
 
 
 _FILES: Final = ("core-site.xml", "yarn-site.xml")

@@ -1,10 +1,14 @@
-"""Column types that behave the same on SQLite and PostgreSQL."""
+"""Column types that behave the same on SQLite and PostgreSQL, and values that are made of rows."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 from sqlalchemy import BigInteger, DateTime, Dialect, Integer, String, Text, TypeDecorator
+
+V = TypeVar("V")
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -42,3 +46,9 @@ LARGE = BigInteger().with_variant(Integer, "sqlite")
 
 ADDRESS = Text().with_variant(String(250), "sqlite")
 """Of any length: a Spark master may be a list of hosts. SQLite's texts have no length."""
+
+
+def taken(kind: type[V], row: Any, **others: Any) -> V:
+    """Return a value with these fields, and all others as the row has them, whose columns have their names."""
+    names = (each.name for each in fields(kind) if each.name not in others)  # type: ignore[arg-type]
+    return kind(**{name: getattr(row, name) for name in names}, **others)

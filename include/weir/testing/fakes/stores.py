@@ -9,13 +9,16 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, cast
+from typing import TypeVar
 
-from weir.store.files import Files
+from weir.store.files import Files, FreeSpace
 from weir.store.local import LocalFiles
 from weir.store.store import Store
+
+R = TypeVar("R")
 
 
 class FilesInMemory(LocalFiles):
@@ -74,7 +77,7 @@ class FailingStore(Store):
 
     def __init__(self, store: Store) -> None:
         self._failures: list[_Failure] = []
-        super().__init__(cast("Files", _FailingFiles(store.files, self._inject)))
+        super().__init__(_FailingFiles(store.files, self._inject))
 
     def fail(self, pattern: str, error: OSError, times: int | None = None) -> None:
         """Let the next `times` (None: all) operations on matching paths fail."""
@@ -102,16 +105,47 @@ class _FailingFiles:
         self._files = files
         self._inject = inject
 
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._files, name)
-        if name in ("url", "free_space", "workers"):
-            return found
+    @property
+    def url(self) -> str:
+        return self._files.url
 
-        def operation(path: str = "", *arguments: Any) -> Any:
-            self._inject(path)
-            return found(path, *arguments) if name != "make_root" else found()
+    def make_root(self) -> None:
+        self._inject("")
+        self._files.make_root()
 
-        return operation
+    def create(self, path: str, data: bytes) -> None:
+        self._on(path).create(path, data)
+
+    def replace(self, path: str, data: bytes) -> None:
+        self._on(path).replace(path, data)
+
+    def read(self, path: str, offset: int, length: int | None) -> bytes:
+        return self._on(path).read(path, offset, length)
+
+    def size(self, path: str) -> int:
+        return self._on(path).size(path)
+
+    def modified(self, path: str) -> datetime:
+        return self._on(path).modified(path)
+
+    def entries(self, path: str) -> list[tuple[str, int | None]]:
+        return self._on(path).entries(path)
+
+    def delete(self, path: str) -> None:
+        self._on(path).delete(path)
+
+    def delete_folder(self, path: str) -> None:
+        self._on(path).delete_folder(path)
+
+    def flush(self, path: str) -> None:
+        self._on(path).flush(path)
+
+    def free_space(self) -> FreeSpace | None:
+        return self._files.free_space()
+
+    def _on(self, path: str) -> Files:
+        self._inject(path)
+        return self._files
 
 
 class OverwritingStore(Store):
