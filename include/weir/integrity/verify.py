@@ -175,16 +175,9 @@ def known_lost(row: ResultRow) -> VerifiedResult:
 
 def _differences(row: ResultRow, manifest: Manifest) -> str:
     """Describe where the ledger and the manifest, whose digest it knows, differ."""
-    values = {
-        "attempt": (row.attempt, manifest.attempt),
-        "stage": (row.stage, manifest.stage),
-        "subtask": (row.subtask, manifest.subtask),
-        "layout": (row.layout, manifest.layout),
-        "digest": (row.digest, str(manifest.digest)),
-        "rows": (row.rows, manifest.rows),
-        "bytes": (row.bytes, manifest.bytes),
-    }
-    differing = [f"{what} {ledger} and {stored}" for what, (ledger, stored) in values.items() if ledger != stored]
+    names = ("attempt", "stage", "subtask", "layout", "digest", "rows", "bytes")
+    pairs = ((name, str(getattr(row, name)), str(getattr(manifest, name))) for name in names)
+    differing = [f"{name} {ledger} and {stored}" for name, ledger, stored in pairs if ledger != stored]
     return f"ledger and manifest differ: {', '.join(differing)}" if differing else ""
 
 

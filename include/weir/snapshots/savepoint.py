@@ -39,6 +39,7 @@ from weir.ledger.checkpoints import (
     savepoint_url,
 )
 from weir.ledger.checkpoints import retained_checkpoints as retained_snapshots
+from weir.ledger.database.columns import taken
 from weir.ledger.database.tables import CheckpointRow
 from weir.ledger.leases import drop_leases, hold_leases, take_leases
 from weir.ledger.names import require_dataflow
@@ -403,17 +404,8 @@ def _rows(session: Session, dataflow: str | None) -> list[CheckpointRow]:
 
 
 def _savepoint(services: Services, row: CheckpointRow) -> Savepoint:
-    return Savepoint(
-        dataflow=row.dataflow,
-        number=row.number,
-        epoch=row.epoch,
-        status=row.status,
-        folder=savepoint_url(row, services.store.url),
-        bytes=row.full_bytes,
-        files=row.new_files,
-        triggered_at=row.triggered_at,
-        completed_at=row.completed_at,
-    )
+    folder = savepoint_url(row, services.store.url)
+    return taken(Savepoint, row, folder=folder, bytes=row.full_bytes, files=row.new_files)
 
 
 def show(services: Services, dataflow: str, name: str) -> Source:
