@@ -32,7 +32,6 @@ from weir_airflow.dags.docs import (
 )
 from weir_airflow.dags.schedule import (
     has_intervals,
-    inherited_date,
     is_without_schedule,
     require_dates,
     schedule_name,
@@ -109,8 +108,8 @@ def dataflow_dag(
     _require_known(dataflow_dag, flow, dag_kwargs, DAG)
     require(where, "tags", tags, (list, tuple, set, frozenset), 'tags=["name"]')
     arguments = dict(default_args or {})
-    start = inherited_date("start_date", start_date, arguments)
-    end = inherited_date("end_date", dag_kwargs.get("end_date"), arguments)
+    start = arguments.get("start_date") if start_date is None else start_date
+    end = arguments.get("end_date") if dag_kwargs.get("end_date") is None else dag_kwargs["end_date"]
     timetable = timetable_of(schedule, start, where)
     require_dates(where, start, end, is_scheduled=not is_without_schedule(timetable))
     recovery = TaskRecovery.declared(

@@ -8,7 +8,7 @@ are derived from and by what they answer, never by their names.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import Any, Final
 
@@ -174,11 +174,6 @@ def require_dates(where: str, start_date: object, end_date: object, *, is_schedu
         raise Misconfigured.of("dags.start_date_missing", where=where, written=_written(_EXAMPLE))
     if isinstance(start_date, datetime) and isinstance(end_date, datetime) and end_date < start_date:
         raise Misconfigured.of("dags.end_date_too_early", where=where, end_date=end_date, start_date=start_date)
-
-
-def inherited_date(what: str, given: object, default_args: Mapping[str, Any]) -> object:
-    """Return a date of a DAG: its own, else that of `default_args`."""
-    return default_args.get(what) if given is None else given
 
 
 def _written(given: object) -> str:

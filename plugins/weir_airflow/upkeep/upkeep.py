@@ -15,17 +15,20 @@ from airflow.sdk import DAG, get_current_context, task
 from weir.requests.request import REQUESTS
 
 log = logging.getLogger(__name__).info
+ALIKE: dict[str, Any] = {
+    "start_date": datetime(2024, 1, 1, tzinfo=UTC),
+    "catchup": False,
+    "is_paused_upon_creation": False,
+    "tags": ["weir"],
+}
 
 with DAG(
     "weir_upkeep",
     schedule="*/3 * * * *",
-    start_date=datetime(2024, 1, 1, tzinfo=UTC),
-    catchup=False,
     max_active_runs=1,
-    is_paused_upon_creation=False,
     dagrun_timeout=timedelta(minutes=30),
-    tags=["weir"],
     doc_md=__doc__,
+    **ALIKE,
 ) as dag:
     # Before the regions of a long catch-up, which wait for what is cleared.
     @task(task_id="settle_owed_clears", retries=0, priority_weight=1_000_000, weight_rule="absolute")  # type: ignore[untyped-decorator]
@@ -49,13 +52,10 @@ with DAG(
 with DAG(
     "weir_upkeep_hourly",
     schedule="@hourly",
-    start_date=datetime(2024, 1, 1, tzinfo=UTC),
-    catchup=False,
     max_active_runs=1,
-    is_paused_upon_creation=False,
     dagrun_timeout=timedelta(hours=12),
-    tags=["weir"],
     doc_md=__doc__,
+    **ALIKE,
 ) as hourly_dag:
 
     @task(retries=0)  # type: ignore[untyped-decorator]
@@ -93,13 +93,10 @@ user still may.
 with DAG(
     REQUESTS,
     schedule=None,
-    start_date=datetime(2024, 1, 1, tzinfo=UTC),
-    catchup=False,
-    is_paused_upon_creation=False,
     allowed_run_types=["manual"],
     dagrun_timeout=timedelta(hours=12),
-    tags=["weir"],
     doc_md=_REQUESTS,
+    **ALIKE,
 ) as requests_dag:
     # A person waits for it, and what it clears waits for nothing.
     @task(retries=0, priority_weight=1_000_000, weight_rule="absolute")  # type: ignore[untyped-decorator]
