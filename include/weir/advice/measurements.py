@@ -54,7 +54,8 @@ def measured(session: Session, dataflow: str) -> Measured:
     require_dataflow(session, dataflow)
     newest = newest_pinned(session, dataflow)
     topology = None if newest is None else topology_of(newest)
-    rows = _newest_runs(session, dataflow)
+    query = select(RunRow).where(RunRow.dataflow == dataflow, RunRow.is_pinned).order_by(RunRow.epoch.desc())
+    rows = list(session.scalars(query.limit(MOST_RUNS)))
     alike = [row for row in rows if topology is not None and _stages(row.pinned) == _stages(newest)]
     attempts = _attempts(session, [row.id for row in alike])
     closed = list(_closed(alike, attempts))
@@ -63,7 +64,7 @@ def measured(session: Session, dataflow: str) -> Measured:
             "advice.too_few_runs",
             dataflow=dataflow,
             closed=len(closed),
-            others=_others(rows, alike),
+            others=f", and {len(rows) - len(alike)} with others" if len(rows) > len(alike) else "",
             least_runs=LEAST_RUNS,
         )
     ids = {each.row.id for each in closed}
@@ -84,18 +85,8 @@ def measured(session: Session, dataflow: str) -> Measured:
     )
 
 
-def _newest_runs(session: Session, dataflow: str) -> list[RunRow]:
-    query = select(RunRow).where(RunRow.dataflow == dataflow, RunRow.is_pinned).order_by(RunRow.epoch.desc())
-    return list(session.scalars(query.limit(MOST_RUNS)))
-
-
 def _stages(pinned: Mapping[str, Any] | None) -> Any:
     return None if pinned is None else pinned["stages"]
-
-
-def _others(rows: Sequence[RunRow], alike: Sequence[RunRow]) -> str:
-    others = len(rows) - len(alike)
-    return f", and {others} with others" if others else ""
 
 
 def _attempts(session: Session, runs: Collection[RunId]) -> dict[RunId, list[AttemptRow]]:

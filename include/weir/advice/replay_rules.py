@@ -167,7 +167,7 @@ class _Costs:
     def _further_bytes(self) -> float:
         """Return the seconds of writing what is not written as declared, without those of copies that are left out."""
         declared = self._replay.measured.dataflow
-        copied, before = _copied(self._dataflow), _copied(declared)
+        copied, before = _copied_in(self._dataflow.stages), _copied_in(declared.stages)
         further = sum(map(self._replay.seconds_of_writing, self._written - _written(declared)))
         further += sum(map(self._replay.seconds_of_writing, copied - before))
         return further - sum(x for x in map(self._replay.seconds_of_writing, before - copied) if x < inf)
@@ -252,10 +252,6 @@ class _Costs:
 def _written(dataflow: Dataflow) -> set[str]:
     """Return the stages whose results are read by other tasks."""
     return {each.stage for stage in dataflow.stages for each in stage.exchanges.values() if not each.joins_plan}
-
-
-def _copied(dataflow: Dataflow) -> set[str]:
-    return _copied_in(dataflow.stages)
 
 
 def _copied_in(stages: Iterable[Stage]) -> set[str]:

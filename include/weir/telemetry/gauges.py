@@ -133,9 +133,8 @@ def _of_scrub(session: Session, dataflow: str, now: datetime) -> Iterator[Measur
 
 def _of_targets(session: Session, dataflow: str, now: datetime) -> Iterator[Measurement]:
     pinned = newest_pinned(session, dataflow)
-    topology = None if pinned is None else topology_of(pinned)
-    sinks = () if topology is None else topology.sinks
-    lags = {sink: 0.0 for sink in sinks if topology is not None and topology.dataflow.stage(sink).targets}
+    stages = () if pinned is None else topology_of(pinned).dataflow.stages
+    lags = {stage.name: 0.0 for stage in stages if stage.targets}
     for sink, since in session.execute(_UNDELIVERED, {"dataflow": dataflow}).tuples():
         lags[sink] = 0.0 if since is None else seconds_since(since, now)
     return (DELIVERY_LAG.of(lag, dataflow, sink) for sink, lag in lags.items())
