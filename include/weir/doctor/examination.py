@@ -49,19 +49,55 @@ def worst(findings: Iterable[Finding]) -> Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """A check and its time limit. After a gate with a problem, the remaining checks of its area are skipped."""
+class Item:
+    """A line of the report: its check, and what is said where it is not ok. A gate closes the rest of its area."""
 
     area: str
     name: str
-    ask: Callable[[], Iterable[Finding]]
+    expected: str = ""
+    mend: str = ""
     seconds: float = 20.0
     is_gate: bool = False
 
+    def of(self, area: str = "", name: str = "") -> Item:
+        """Return the same about one of several areas, such as connections, or names, such as packages."""
+        return replace(self, area=area or self.area, name=name or self.name)
+
+    def check(self, ask: Callable[[], Iterable[Finding]]) -> Check:
+        """Return the check that is asked so."""
+        return Check(self, ask)
+
+    def ok(self, found: str) -> Finding:
+        """Return the finding that nothing is wrong."""
+        return Finding(area=self.area, name=self.name, status=Status.OK, found=found)
+
+    def problem(self, found: str, **values: object) -> Finding:
+        """Return the finding that it does not work."""
+        return self._finding(Status.PROBLEM, found, values)
+
+    def warning(self, found: str, **values: object) -> Finding:
+        """Return the finding that it works, but not as it should."""
+        return self._finding(Status.WARNING, found, values)
+
+    def unknown(self, found: str, mend: str = "") -> Finding:
+        """Return the finding that it could not be checked, and what to do first."""
+        return Finding(area=self.area, name=self.name, status=Status.UNKNOWN, found=found, mend=mend)
+
+    def _finding(self, status: Status, found: str, values: dict[str, object]) -> Finding:
+        expected, mend = self.expected.format(**values), self.mend.format(**values)
+        return Finding(area=self.area, name=self.name, status=status, found=found, expected=expected, mend=mend)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check of an item. After a gate with a problem, the remaining checks of its area are skipped."""
+
+    item: Item
+    ask: Callable[[], Iterable[Finding]]
+
     def failed(self, found: str, mend: str) -> Finding:
         """Return the finding about a check that failed."""
-        status, expected = Status.PROBLEM, "an answer"
-        return Finding(area=self.area, name=self.name, status=status, found=found, expected=expected, mend=mend)
+        return replace(self.item, expected="an answer", mend=mend).problem(found)
 
 
 class Enough(Exception):
@@ -93,18 +129,18 @@ def _examine_area(checks: Sequence[Check], report: Callable[[Finding | None], No
         for position, check in enumerate(checks, start=1):
             answer = _Answer()
             threading.Thread(target=_run, args=(check, answer), daemon=True).start()
-            is_complete = answer.is_complete.wait(check.seconds)
+            is_complete = answer.is_complete.wait(check.item.seconds)
             found = list(answer.findings)
             if not is_complete:
                 mend = "see whether the target hangs: a mount, a server, a firewall that drops packets"
-                found.append(check.failed(f"no answer within {check.seconds:g} seconds", mend))
+                found.append(check.failed(f"no answer within {check.item.seconds:g} seconds", mend))
             for finding in found:
                 report(finding)
-            is_closed = check.is_gate and any(each.status in {Status.PROBLEM, Status.UNKNOWN} for each in found)
+            is_closed = check.item.is_gate and any(each.status in {Status.PROBLEM, Status.UNKNOWN} for each in found)
             if (is_closed or not is_complete) and checks[position:]:
-                rest = ", ".join(each.name for each in checks[position:])
-                skipped = f"not checked, since it needs {check.name}: {rest}"
-                report(Finding(area=check.area, name="the rest", status=Status.UNKNOWN, found=skipped))
+                rest = ", ".join(each.item.name for each in checks[position:])
+                skipped = f"not checked, since it needs {check.item.name}: {rest}"
+                report(check.item.of(name="the rest").unknown(skipped))
             if is_closed or not is_complete or answer.is_enough:
                 return
     finally:

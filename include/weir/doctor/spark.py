@@ -9,7 +9,7 @@ import re
 from typing import Final
 
 from weir.doctor import table
-from weir.doctor.examination import Finding
+from weir.doctor.examination import Finding, Item
 from weir.wording import shortened
 
 
@@ -58,14 +58,14 @@ def connector_finding(area: str, jars: str, hadoop: str) -> Finding:
     return item.problem(f"{told}; Spark's Hadoop is {hadoop}", hadoop=hadoop)
 
 
-def store_finding(item: table.Item, url: str, wanted: int, seen: int) -> Finding:
+def store_finding(item: Item, url: str, wanted: int, seen: int) -> Finding:
     """Compare the number of files that one side wrote to the store with the number that the other side has seen."""
     if wanted == seen:
         return item.ok(f"all {seen} files at {url}")
     return item.problem(f"{seen} of {wanted} files at {url} were seen")
 
 
-def store_error_finding(item: table.Item, error: str, url: str, hadoop: str) -> Finding:
+def store_error_finding(item: Item, error: str, url: str, hadoop: str) -> Finding:
     """Judge an error of Spark that could not read or write at `url`; `hadoop` is its version, empty if unknown."""
     refused = table.STORE_REFUSED.of(item.area, item.name)
     return refused.problem(f"{url}: {_first_line(error)}", advice=_advice(error, url, hadoop))

@@ -6,52 +6,10 @@ asking side gives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
-from weir.doctor.examination import Check, Finding, Status
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """A line of the report: its check, and what is said where it is not ok. A gate closes the rest of its area."""
-
-    area: str
-    name: str
-    expected: str = ""
-    mend: str = ""
-    seconds: float = 20.0
-    is_gate: bool = False
-
-    def of(self, area: str = "", name: str = "") -> Item:
-        """Return the same about one of several areas, such as connections, or names, such as packages."""
-        return replace(self, area=area or self.area, name=name or self.name)
-
-    def check(self, ask: Callable[[], Iterable[Finding]]) -> Check:
-        """Return the check that is asked so."""
-        return Check(self.area, self.name, ask, self.seconds, self.is_gate)
-
-    def ok(self, found: str) -> Finding:
-        """Return the finding that nothing is wrong."""
-        return Finding(area=self.area, name=self.name, status=Status.OK, found=found)
-
-    def problem(self, found: str, **values: object) -> Finding:
-        """Return the finding that it does not work."""
-        return self._finding(Status.PROBLEM, found, values)
-
-    def warning(self, found: str, **values: object) -> Finding:
-        """Return the finding that it works, but not as it should."""
-        return self._finding(Status.WARNING, found, values)
-
-    def unknown(self, found: str, mend: str = "") -> Finding:
-        """Return the finding that it could not be checked, and what to do first."""
-        return Finding(area=self.area, name=self.name, status=Status.UNKNOWN, found=found, mend=mend)
-
-    def _finding(self, status: Status, found: str, values: dict[str, object]) -> Finding:
-        expected, mend = self.expected.format(**values), self.mend.format(**values)
-        return Finding(area=self.area, name=self.name, status=status, found=found, expected=expected, mend=mend)
-
+from weir.doctor.examination import Item
 
 _airflow = partial(Item, "airflow")
 _java = partial(Item, "java")

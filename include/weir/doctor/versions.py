@@ -13,7 +13,7 @@ from typing import Final
 from packaging.requirements import Requirement
 
 from weir.doctor import table
-from weir.doctor.examination import Finding
+from weir.doctor.examination import Finding, Item
 
 PYTHON: Final = "python"
 PYSPARK_FILES: Final = "files of pyspark"
@@ -94,7 +94,7 @@ def _extras(found: Mapping[str, str]) -> Finding:
     return table.EXTRAS.ok(f"{', '.join(there) or 'none'}{lacking}")
 
 
-def _at_least(item: table.Item, version: str | None, oldest: tuple[int, int]) -> Finding:
+def _at_least(item: Item, version: str | None, oldest: tuple[int, int]) -> Finding:
     if version is not None and _numbers(version) >= oldest:
         return item.ok(version)
     return item.problem(version or "not installed in this environment", oldest=f"{oldest[0]}.{oldest[1]}")

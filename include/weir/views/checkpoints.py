@@ -183,22 +183,18 @@ class SavepointContent:
 
 def content_of(savepoint: Checkpoint, folder: str) -> SavepointContent:
     """Return the states and results of a savepoint in a folder, which is a URL."""
-    return SavepointContent(
-        dataflow=savepoint.dataflow,
-        number=savepoint.number,
-        epoch=savepoint.epoch,
+    return taken(
+        SavepointContent,
+        savepoint,
         status=CheckpointStatus.COMPLETED.value,  # one without a manifest is an error
         folder=folder,
         bytes=savepoint.full_bytes,
         files=savepoint.new_files,
-        triggered_at=savepoint.triggered_at,
-        completed_at=savepoint.completed_at,
         states=tuple(
-            StateContent(
-                name=each.state.name,
+            taken(
+                StateContent,
+                each.state,
                 stage=each.stage,
-                schema=each.state.schema,
-                keys=each.state.keys,
                 max_parallelism=each.max_parallelism,
                 subtasks=len(each.partitions),
                 rows=sum(part.rows for part in each.partitions),

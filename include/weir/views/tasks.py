@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from typing import Any, Final, TypeVar
@@ -303,10 +303,6 @@ class TaskDetails:
     standing: Standing | None
     if_cleared: Plan | None
     acts: Acts | None
-
-    def fields(self) -> dict[str, Any]:
-        """Return the fields of its document (docs/plan.md)."""
-        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 def task_details(services: Services, run: str, task: str, reach: Reach) -> TaskDetails:

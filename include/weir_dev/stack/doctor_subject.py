@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from weir.doctor.deployment import Subject
-from weir.doctor.examination import Finding
-from weir.doctor.table import Item
+from weir.doctor.examination import Finding, Item
 from weir_dev.stack.airflow_components import SCHEDULER
 from weir_dev.stack.airflow_environment import component_environment, needs_postgres, stack_ports
 from weir_dev.stack.credentials import FILE_NAME as CREDENTIALS_FILE

@@ -16,7 +16,7 @@ from urllib.request import urlopen
 from xml.etree import ElementTree as ET
 
 from weir.doctor import table
-from weir.doctor.examination import Check, Finding
+from weir.doctor.examination import Check, Finding, Item
 from weir.doctor.versions import version_of
 from weir.errors import WeirError
 from weir_airflow.engines import yarn
@@ -40,7 +40,7 @@ def submit_checks(area: str, connection: Connection) -> list[Check]:
     ]
 
 
-def _check_program(item: table.Item, connection: Connection) -> Iterator[Finding]:
+def _check_program(item: Item, connection: Connection) -> Iterator[Finding]:
     """Check that the program runs, and that its version is that of pyspark."""
     name = str(connection.extra_dejson.get("spark-binary") or item.name)
     client = version_of("pyspark")  # None: Spark is the cluster's own
@@ -84,7 +84,7 @@ def yarn_checks(area: str, connection: Connection) -> list[Check]:
     ]
 
 
-def _check_settings(item: table.Item) -> Finding:
+def _check_settings(item: Item) -> Finding:
     folder = _folder()
     if not folder:
         return item.problem("neither HADOOP_CONF_DIR nor YARN_CONF_DIR is set")
@@ -97,7 +97,7 @@ def _folder() -> str:
     return os.environ.get("HADOOP_CONF_DIR") or os.environ.get("YARN_CONF_DIR") or ""
 
 
-def _check_uploads(item: table.Item) -> Finding:
+def _check_uploads(item: Item) -> Finding:
     """Look for large files that each submission would copy into the cluster."""
     defaults = _defaults()
     jars = next((defaults[name] for name in _JARS if name in defaults), "")
@@ -121,7 +121,7 @@ def _defaults() -> dict[str, str]:
     return {}
 
 
-def _check_queue(item: table.Item, connection: Connection) -> Finding:
+def _check_queue(item: Item, connection: Connection) -> Finding:
     name = str(connection.extra_dejson.get("queue") or _DEFAULT_QUEUE)
     try:
         told = yarn.state_of_queue(name, environment_of_spark())
@@ -134,7 +134,7 @@ def _check_queue(item: table.Item, connection: Connection) -> Finding:
     return item.ok(found) if state[1] == "RUNNING" else item.problem(found, queue=name)
 
 
-def _check_version(item: table.Item) -> Iterator[Finding]:
+def _check_version(item: Item) -> Iterator[Finding]:
     """Compare the client's version with the one that the ResourceManager's page tells, where that can be reached."""
     try:
         client = yarn.version_of_client(environment_of_spark())

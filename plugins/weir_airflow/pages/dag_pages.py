@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse
 
 from weir.requests import request as requests
 from weir.views.charts import chart_of_weeks
-from weir.views.documents import document
+from weir.views.documents import document, plain
 from weir.views.failovers import failover_views, weeks_of
 from weir.views.notifications import receivers_waiting
 from weir.views.quality import checks_of_dag, checks_of_task_instance
@@ -61,7 +61,7 @@ def task(
         of["buttons"], of["requests"] = _buttons(details, dag_id, run, user), []
         if len(details.tasks) == 1:
             of["requests"] = requests_about(run, details.tasks[0].region)
-        return page(request, "task.html", document=document(**details.fields()), **of)
+        return page(request, "task.html", document=document(**plain(details)), **of)
 
     return answered(request, shown)
 

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.version import __version__ as client_version
 
 from weir.doctor import table
-from weir.doctor.examination import Check, Enough, Finding
+from weir.doctor.examination import Check, Enough, Finding, Item
 from weir.doctor.spark import (
     connector_finding,
     java_finding,
@@ -113,7 +113,7 @@ class ConnectExam:
         """Check that what Spark writes can be read and deleted here."""
         yield from self._with_files(table.WRITES_STORE.of(self._area), self._write)
 
-    def _with_files(self, item: table.Item, count: Callable[[SparkSession, str], int]) -> Iterator[Finding]:
+    def _with_files(self, item: Item, count: Callable[[SparkSession, str], int]) -> Iterator[Finding]:
         """Compare `FILES` with the number that `count` has seen in a new folder."""
         url = self._store.spark_url("")
         if not _may_write(self._store):

@@ -16,7 +16,7 @@ from tests.weir.small_dataflow import Saved, World
 
 from weir.dataflow import Dataflow, callback, sink, source, target
 from weir.doctor import deployment
-from weir.doctor.table import Item
+from weir.doctor.examination import Item
 from weir.ledger.housekeeping import ALL, CAUGHT_UP, UPKEEP, note_done
 
 PAGE = (Path(__file__).parents[3] / "docs/reference/contracts.md").read_text()

@@ -4,8 +4,7 @@ import threading
 
 import pytest
 
-from weir.doctor.examination import Check, Enough, Status, examine
-from weir.doctor.table import Item
+from weir.doctor.examination import Check, Enough, Item, Status, examine
 from weir.errors import Misconfigured
 
 HELD = 0.2
@@ -28,7 +27,7 @@ def check(name, *findings, area="store", raises=None, waits=None, **more):
         if raises is not None:
             raise raises
 
-    return Check(area, name, ask, **more)
+    return Check(Item(area, name, **more), ask)
 
 
 def statuses(*areas):
@@ -74,7 +73,7 @@ def test_an_error_of_weir_is_reported_with_its_message():
 @pytest.mark.parametrize("closing", [Item("store", "a", "x", "y").problem("bad"), Item("store", "a").unknown("?")])
 def test_after_a_gate_with_a_problem_no_check_of_its_area_runs(closing):
     asked = []
-    behind = Check("store", "b", lambda: asked.append(1) or [])
+    behind = Check(Item("store", "b"), lambda: asked.append(1) or [])
     found = statuses([check("a", closing, is_gate=True), behind])
     assert found[-1] == ("store", "the rest", Status.UNKNOWN)
     assert asked == []
@@ -101,8 +100,8 @@ def test_a_process_ends_though_a_check_hangs(tmp_path):
 
     program = (
         "import threading\n"
-        "from weir.doctor.examination import Check, examine\n"
-        "found = list(examine([[Check('a', 'b', lambda: threading.Event().wait() or [], seconds=0.1)]]))\n"
+        "from weir.doctor.examination import Check, Item, examine\n"
+        "found = list(examine([[Check(Item('a', 'b', seconds=0.1), lambda: threading.Event().wait() or [])]]))\n"
         "print(found[0].status.value)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)

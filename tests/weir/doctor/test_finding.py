@@ -2,8 +2,7 @@ import json
 
 import pytest
 
-from weir.doctor.examination import Finding, Status, worst
-from weir.doctor.table import Item
+from weir.doctor.examination import Finding, Item, Status, worst
 
 FINE = Item("store", "marker").ok("there")
 SLOW = Item("store", "clock", "in time", "NTP").warning("late")

@@ -1,7 +1,6 @@
 import pytest
 
-from weir.doctor.examination import cleaned
-from weir.doctor.table import Item
+from weir.doctor.examination import Item, cleaned
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ import string
 import pytest
 
 from weir.doctor import table
-from weir.doctor.examination import Status
-from weir.doctor.table import Item
+from weir.doctor.examination import Item, Status
 
 ITEMS = {name: item for name, item in vars(table).items() if isinstance(item, Item)}
 
@@ -22,6 +21,12 @@ def test_what_can_be_wrong_says_what_is_expected_and_what_mends_it(name):
 
 
 def test_a_check_has_the_limit_and_the_gate_of_its_item():
-    check = table.LOG_IN.check(list)
-    assert (check.area, check.name, check.seconds, check.is_gate) == ("airflow", "log in", 40.0, True)
-    assert table.READS_STORE.of("spark: mine").check(list).area == "spark: mine"
+    item = table.LOG_IN.check(list).item
+    assert check.item is table.LOG_IN
+    assert (item.area, item.name, item.seconds, item.is_gate) == (
+        "airflow",
+        "log in",
+        40.0,
+        True,
+    )
+    assert table.READS_STORE.of("spark: mine").check(list).item.area == "spark: mine"

@@ -17,6 +17,7 @@ from weir.recovery.failovers import FailoverKind
 from weir.recovery.past_failovers import PastFailover
 from weir.recovery.rules.plan import StepKind
 from weir.views.code import CodeOfStage
+from weir.views.documents import plain
 from weir.views.failovers import FailoverWeek, failover_views, weeks_of
 from weir.views.tasks import SourceRead, TaskView, task_details
 
@@ -60,7 +61,7 @@ def why(
     with opened_services() as services:
         found = task_details(services, run, task, airflow_if_reached)
     if as_json:
-        print_document(**found.fields())
+        print_document(**plain(found))
         return
     for each in found.tasks:
         _print_task(each)

@@ -13,8 +13,7 @@ from weir.cli.commands import doctor as command
 from weir.cli.commands.doctor import print_report
 from weir.doctor import deployment
 from weir.doctor.deployment import AirflowProcess, Subject, in_order
-from weir.doctor.examination import Check, Status, examine
-from weir.doctor.table import Item
+from weir.doctor.examination import Check, Item, Status, examine
 
 FINDINGS = [
     Item("store", "place").ok("file:///data"),
@@ -89,7 +88,7 @@ def test_an_airflow_process_without_output_is_a_finding(script):
 def test_an_airflow_process_that_hangs_is_ended(script):
     line = json.dumps(FINDINGS[0].to_json())
     part = script(f"import time\nprint({line!r}, flush=True)\ntime.sleep(600)\n")
-    found = list(examine([[Check("part", "process", part.findings, seconds=5.0)]]))
+    found = list(examine([[Check(Item("part", "process", seconds=5.0), part.findings)]]))
     part.end()
     assert found[0] == FINDINGS[0]
     assert found[1].status is Status.PROBLEM
