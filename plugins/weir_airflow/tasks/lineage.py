@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -97,16 +98,9 @@ def _run_facets(lineage: Lineage) -> dict[str, RunFacet]:
         return {}
     parent = lineage.parent
     facet = WeirAttemptRunFacet(
-        dataflow=lineage.dataflow,
-        epoch=lineage.epoch,
-        attempt=lineage.attempt,
-        state=lineage.state,
-        origin=lineage.origin,
-        failure=lineage.failure,
+        **{name: getattr(lineage, name) for name in ("dataflow", "epoch", "attempt", "state", "origin", "failure")},
         digests=dict(lineage.digests),
-        parentFailure=None
-        if parent is None
-        else {"failover": parent.failover, "attempt": parent.attempt, "cause": parent.cause},
+        parentFailure=None if parent is None else asdict(parent),
     )
     return {FACET: facet}
 

@@ -22,10 +22,5 @@ def test_what_can_be_wrong_says_what_is_expected_and_what_mends_it(name):
 
 def test_a_check_has_the_limit_and_the_gate_of_its_item():
     item = table.LOG_IN.check(list).item
-    assert (item.area, item.name, item.seconds, item.is_gate) == (
-        "airflow",
-        "log in",
-        40.0,
-        True,
-    )
+    assert (item.area, item.name, item.seconds, item.is_gate) == ("airflow", "log in", 40.0, True)
     assert table.READS_STORE.of("spark: mine").check(list).item.area == "spark: mine"
