@@ -18,9 +18,9 @@ from weir.formats.codec import from_json
 from weir.formats.manifest import Manifest
 from weir.formats.paths import manifest_path
 from weir.formats.region_job import CheckJob, RegionReport, RestoredToCheck
-from weir.integrity.verify import results_to_verify, runs_named
+from weir.integrity.verify import results_to_verify
 from weir.ledger.database.tables import ResultRow, RunRow
-from weir.ledger.runs import dataflow_of, epoch_of_run, topology_of
+from weir.ledger.runs import dataflow_of, epoch_of_run, runs_named, topology_of
 from weir.quality.check_queries import enter_checks
 from weir.quality.stored_checks import checking_job, checks_now, recorded_in, to_check
 

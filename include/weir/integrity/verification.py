@@ -15,7 +15,8 @@ from weir.integrity.archives import archive_inconsistencies
 from weir.integrity.records import Inconsistency, published_inconsistencies, released_inconsistencies
 from weir.integrity.source_copies import source_copy_inconsistencies
 from weir.integrity.states import checkpoint_inconsistencies
-from weir.integrity.verify import BAD, VERIFIED, VerifiedResult, results_to_verify, runs_named, verify_results
+from weir.integrity.verify import BAD, VERIFIED, VerifiedResult, results_to_verify, verify_results
+from weir.ledger.runs import runs_named
 from weir.store.verification import Watch
 from weir.units import format_size
 

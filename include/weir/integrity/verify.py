@@ -23,9 +23,8 @@ from weir.execution.partition_state import PartitionState
 from weir.formats.manifest import Manifest
 from weir.ledger.database.columns import taken
 from weir.ledger.database.tables import ResultRow, RunRow
-from weir.ledger.names import unknown_run
 from weir.ledger.results import record_losses, transition
-from weir.ledger.runs import dataflow_of, run_if_known, runs_of
+from weir.ledger.runs import dataflow_of
 from weir.retention.release import release
 from weir.store.probe import PartitionRef
 from weir.store.verification import Watch, compare_results
@@ -186,17 +185,6 @@ def _verified(row: ResultRow, outcome: VerifyOutcome, detail: str = "", loss: Lo
 
 
 # What the ledger has
-
-
-def runs_named(session: Session, name: str | None) -> list[str]:
-    """Return the runs of a dataflow, of one run, or of all (None). Raises Misconfigured with similar names."""
-    known = runs_of(session, name)
-    if known or name is None:
-        return [row.id for row in known]
-    run = run_if_known(session, name)
-    if run is None:
-        raise unknown_run(session, name, or_dataflow=True)
-    return [run.id]
 
 
 def results_to_verify(session: Session, runs: Collection[str], states: Iterable[PartitionState]) -> list[ResultRow]:

@@ -391,6 +391,17 @@ def runs_of(session: Session, dataflow: str | None = None) -> list[RunRow]:
     return list(session.scalars(query if dataflow is None else query.where(RunRow.dataflow == dataflow)))
 
 
+def runs_named(session: Session, name: str | None) -> list[str]:
+    """Return the runs of a dataflow, of one run, or of all (None). Raises Misconfigured with similar names."""
+    known = runs_of(session, name)
+    if known or name is None:
+        return [row.id for row in known]
+    run = run_if_known(session, name)
+    if run is None:
+        raise unknown_run(session, name, or_dataflow=True)
+    return [run.id]
+
+
 def named_run(session: Session, name: str) -> RunRow:
     """Return the run named DATAFLOW@EPOCH, DATAFLOW@DAY or by its run id. Raises Misconfigured with similar ones."""
     found = run_if_known(session, name)

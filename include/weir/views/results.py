@@ -16,7 +16,6 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services
 from weir.execution.partition_state import PartitionState, StateEntry
 from weir.execution.run_state import CLOSE, AttemptState
-from weir.integrity.verify import runs_named
 from weir.ledger.attempts import name_of_try
 from weir.ledger.database.columns import taken
 from weir.ledger.database.tables import (
@@ -32,7 +31,7 @@ from weir.ledger.database.tables import (
 from weir.ledger.leases import clock
 from weir.ledger.names import unknown_stage
 from weir.ledger.results import committed_entry
-from weir.ledger.runs import dataflow_of, run_by_id, topology_of
+from weir.ledger.runs import dataflow_of, run_by_id, runs_named, topology_of
 from weir.ledger.snapshot import run_state
 from weir.retention.release import release
 from weir.state.compactions import compaction_rows

@@ -13,9 +13,10 @@ from weir.formats.programs import ContentAnswer, ResultToCheck
 from weir.integrity.content import contents_to_check, with_contents
 from weir.integrity.repair import repair_runs
 from weir.integrity.states import state_copies, state_inconsistencies
-from weir.integrity.verify import VERIFIED, VerifyOutcome, results_to_verify, runs_named, verify_results
+from weir.integrity.verify import VERIFIED, VerifyOutcome, results_to_verify, verify_results
 from weir.ledger.checkpoints import retained_checkpoints
 from weir.ledger.database.tables import CompactionRow, ResultRow
+from weir.ledger.runs import runs_named
 from weir.recovery.pending_clears import deliver
 from weir.state.file_rules import epoch_seconds
 from weir.typed_json import message_from_json, message_to_json

@@ -7,10 +7,9 @@ from tests.builders.ledgers import new_ledger
 from tests.messages.kinds import of_kind
 
 from weir.errors import Misconfigured
-from weir.integrity.verify import runs_named
 from weir.ledger.database.tables import DataflowRow, RunRow
 from weir.ledger.names import MOST_PARTS, SHOWN, require_dataflow, similar, unknown_run
-from weir.ledger.runs import named_run
+from weir.ledger.runs import named_run, runs_named
 
 FIRST = datetime(2013, 1, 1, tzinfo=UTC)
 DAYS = 400
