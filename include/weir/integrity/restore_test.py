@@ -212,8 +212,8 @@ def _restored_and_checked(
 
 def _report(found: RestoreTestSource, *, problem: str = "", **more: Any) -> RestoreTestReport:
     what = f"{found.description}: {'it cannot be restored' if problem else 'restored to a scratch place'}"
-    of = partial(RestoreTestReport, what=what, source=found.description, epoch=found.epoch)
-    return of(problem=problem, is_recorded=False, **more)
+    report = partial(RestoreTestReport, what=what, source=found.description, epoch=found.epoch)
+    return report(problem=problem, is_recorded=False, **more)
 
 
 def _register(place: RestoreTestPlace, source: Source) -> None:
