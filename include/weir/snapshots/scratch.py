@@ -10,11 +10,12 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from weir.coordination.read_leases import RENEWAL, reader
 from weir.coordination.services import Services
@@ -23,7 +24,7 @@ from weir.formats.paths import name_of
 from weir.ledger.leases import LEASE
 from weir.ledger.ledger import Ledger
 from weir.store.errors import NotFound
-from weir.store.files import Files, FreeSpace
+from weir.store.files import Files, ForwardedFiles, R
 from weir.store.store import WORKERS, Store
 from weir.store.walk import folders_in
 from weir.topology.ids import AttemptId, AttemptKind, new_attempt_id
@@ -131,13 +132,10 @@ class ScratchStore(Store):
         return super().spark_url(self.files.placed(path))
 
 
-class _ScratchFiles:
+class _ScratchFiles(ForwardedFiles):
     def __init__(self, files: Files, name: str, place: str) -> None:
-        self._files, self._name, self._place = files, name, place
-
-    @property
-    def url(self) -> str:
-        return self._files.url
+        super().__init__(files)
+        self._name, self._place = name, place
 
     @property
     def workers(self) -> int:
@@ -150,40 +148,12 @@ class _ScratchFiles:
     def make_root(self) -> None:
         """Do nothing: the root of the underlying store exists."""
 
-    def create(self, path: str, data: bytes) -> None:
-        self._files.create(self._own("create", path), data)
-
-    def replace(self, path: str, data: bytes) -> None:
-        self._files.replace(self._own("replace", path), data)
-
-    def read(self, path: str, offset: int, length: int | None) -> bytes:
-        return self._files.read(self.placed(path), offset, length)
-
-    def size(self, path: str) -> int:
-        return self._files.size(self.placed(path))
-
-    def modified(self, path: str) -> datetime:
-        return self._files.modified(self.placed(path))
-
-    def entries(self, path: str) -> list[tuple[str, int | None]]:
-        return self._files.entries(self.placed(path))
-
-    def delete(self, path: str) -> None:
-        self._files.delete(self._own("delete", path))
-
-    def delete_folder(self, path: str) -> None:
-        self._files.delete_folder(self._own("delete", path))
-
-    def flush(self, path: str) -> None:
-        self._files.flush(self._own("flush", path))
-
-    def free_space(self) -> FreeSpace | None:
-        return self._files.free_space()
+    def _do(self, operation: Callable[..., R], path: str, *more: Any) -> R:
+        reads = (self._files.read, self._files.size, self._files.modified, self._files.entries)
+        if operation not in reads and not self._is_own(path):
+            action = getattr(operation, "__name__", "change").partition("_")[0]
+            raise Internal.of("snapshots.outside_of_scratch", action=action, url=self.url, path=path)
+        return operation(self.placed(path), *more)
 
     def _is_own(self, path: str) -> bool:
         return path == self._name or path.startswith(f"{self._name}/")
-
-    def _own(self, action: str, path: str) -> str:
-        if not self._is_own(path):
-            raise Internal.of("snapshots.outside_of_scratch", action=action, url=self.url, path=path)
-        return self.placed(path)

@@ -5,9 +5,12 @@ Invariant: adapters raise failures as `OSError` only; the store alone translates
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +81,62 @@ class Files(Protocol):
     def free_space(self) -> FreeSpace | None:
         """Return how much can still be written; None where there is no limit or it is unknown."""
         ...
+
+
+class ForwardedFiles:
+    """Files that are those of another adapter, which `_do` asks: a subclass says how. See `Files`."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def _do(self, operation: Callable[..., R], path: str, *more: Any) -> R:
+        return operation(path, *more)
+
+    @property
+    def url(self) -> str:
+        """The root."""
+        return self._files.url
+
+    def make_root(self) -> None:
+        """Make the root."""
+        self._files.make_root()
+
+    def create(self, path: str, data: bytes) -> None:
+        """Write a new file."""
+        self._do(self._files.create, path, data)
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Write a file in the place of any earlier one."""
+        self._do(self._files.replace, path, data)
+
+    def read(self, path: str, offset: int, length: int | None) -> bytes:
+        """Read a part of a file."""
+        return self._do(self._files.read, path, offset, length)
+
+    def size(self, path: str) -> int:
+        """Ask for the size of a file."""
+        return self._do(self._files.size, path)
+
+    def modified(self, path: str) -> datetime:
+        """Ask when a file was last written."""
+        return self._do(self._files.modified, path)
+
+    def entries(self, path: str) -> list[tuple[str, int | None]]:
+        """List a folder."""
+        return self._do(self._files.entries, path)
+
+    def delete(self, path: str) -> None:
+        """Delete one file."""
+        self._do(self._files.delete, path)
+
+    def delete_folder(self, path: str) -> None:
+        """Delete a folder and all that is in it."""
+        self._do(self._files.delete_folder, path)
+
+    def flush(self, path: str) -> None:
+        """Make the files of a folder durable."""
+        self._do(self._files.flush, path)
+
+    def free_space(self) -> FreeSpace | None:
+        """Return how much can be written."""
+        return self._files.free_space()

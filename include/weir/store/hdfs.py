@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 import httpx
 
 from weir.errors import Misconfigured
-from weir.store.files import FreeSpace
-from weir.store.time_limit import OPTION, pauses
+from weir.store.files import FreeSpace, R
+from weir.store.time_limit import repeated
 
 _OPTIONS: Final = frozenset({"user", "namenodes"})
 _HTTP_PORT: Final = 9870
@@ -106,7 +106,7 @@ class HdfsFiles:
         def ask() -> bytes:
             place = requests.once("GET", "OPEN", full, **part).place
             try:
-                return requests.of_datanode("GET", place).body
+                return requests.send("GET", place).body
             except FileNotFoundError as error:
                 _require_file(requests.status(full), path)
                 raise ConnectionError(errno.EIO, f"a DataNode does not find what the NameNode has: {error}") from error
@@ -207,7 +207,7 @@ class HdfsFiles:
             temporary = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
             place = requests.once("PUT", "CREATE", temporary, **_DURABLE, **rights).place
             try:
-                requests.of_datanode("PUT", place, data)
+                requests.send("PUT", place, data)
             except BaseException:
                 with suppress(OSError):
                     requests.once("DELETE", "DELETE", temporary)
@@ -321,8 +321,6 @@ _NO_NAMENODE: Final = "this server, which is no NameNode (HttpFS?), does not kno
 _PAST_END: Final = ("out of the range [", "Cannot seek after EOF")
 """Parts of the messages of NameNodes, and of DataNodes for an empty file."""
 
-R = TypeVar("R")
-
 
 class HdfsRefused(OSError):
     """HDFS has refused a request, and would again."""
@@ -364,14 +362,11 @@ class HdfsRequests:
         return self._opened[1]
 
 
-class _Answer:
+class _Answer(NamedTuple):
     """A whole response: where it leads to, and its body."""
 
-    __slots__ = ("body", "place")
-
-    def __init__(self, place: str, body: bytes) -> None:
-        self.place = place
-        self.body = body
+    place: str
+    body: bytes
 
 
 class _Begun:
@@ -399,35 +394,17 @@ class _Begun:
         namenode = self._requests.namenode
         query = urlencode({"op": operation, "user.name": self._requests.user, **arguments})
         try:
-            return self._send(method, f"{namenode}{quote(full)}?{query}", b"")
+            return self.send(method, f"{namenode}{quote(full)}?{query}")
         except ConnectionError:
             self._requests.ask_another(namenode)
             raise
 
-    def of_datanode(self, method: str, place: str, data: bytes = b"") -> _Answer:
-        """Send a request once to where the NameNode has led."""
-        return self._send(method, place, data)
-
     def repeated(self, operation: str, ask: Callable[[], R]) -> R:
         """Ask until there is an answer. Raises TimeoutError at the limit."""
-        last: ConnectionError | None = None
-        for tries, pause in enumerate(pauses(), 1):
-            try:
-                return ask()
-            except ConnectionError as error:
-                if last is None or error.errno != errno.ETIMEDOUT:
-                    last = error  # more telling than that the time was over
-                if time.monotonic() + pause >= self._end:
-                    raise TimeoutError(
-                        errno.ETIMEDOUT,
-                        f"HDFS did not complete {operation} within {self._requests.seconds:g} s, in {tries} tries; "
-                        f'last error: {last.strerror}. Nothing is marked lost. The store option "{OPTION}" sets the '
-                        "limit",
-                    ) from error
-            time.sleep(pause)
-        raise AssertionError  # the pauses never end
+        return repeated("HDFS", operation, ask, self._requests.seconds, self._end)
 
-    def _send(self, method: str, url: str, data: bytes) -> _Answer:
+    def send(self, method: str, url: str, data: bytes = b"") -> _Answer:
+        """Send a request once, such as to where the NameNode has led."""
         left = max(self._end - time.monotonic(), _LEAST_SECONDS)
         silence = min(self._requests.seconds / _SILENCES, left)
         limits = httpx.Timeout(silence, connect=min(_CONNECT_SECONDS, silence)).as_dict()

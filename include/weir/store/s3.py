@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from itertools import chain
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from botocore.exceptions import (
     ClientError,
@@ -33,7 +33,8 @@ from fsspec.asyn import FSTimeoutError, sync
 from s3fs.core import S3_RETRYABLE_ERRORS, S3FileSystem
 
 from weir.errors import Misconfigured, WeirError
-from weir.store.time_limit import FIRST_PAUSE, OPTION, pauses
+from weir.store.files import R
+from weir.store.time_limit import FIRST_PAUSE, repeated
 
 _WRITER: Final = "weir-writer"
 """The metadata key with the nonce of the call that created an object."""
@@ -266,7 +267,6 @@ class S3Files:
 
 
 _Seconds = Callable[[], float]
-R = TypeVar("R")
 _CONNECTIONS: Final = 32
 _CONNECT_SECONDS: Final = 5.0
 
@@ -339,30 +339,22 @@ class S3Requests:
 
     def _with_retries(self, method: str, ask: Callable[[S3FileSystem, _Seconds], R]) -> R:
         end = time.monotonic() + self._seconds
-        last: OSError | None = None
 
         def left() -> float:
             return max(end - time.monotonic(), FIRST_PAUSE)
 
-        for tries, pause in enumerate(pauses(), 1):
+        def asked() -> R:
             try:
                 return ask(self._file_system(left()), left)
             except WeirError:
                 raise
             except Exception as error:  # each layer below has errors of its own
                 failure = _failure(error)
-                if not _may_pass(failure):
-                    raise failure from error
-                if last is None or not isinstance(error, FSTimeoutError):
-                    last = failure  # more telling than that the time was over
-                if time.monotonic() + pause >= end:
-                    raise TimeoutError(
-                        errno.ETIMEDOUT,
-                        f"S3 did not complete {method} within {self._seconds:g} s, in {tries} tries; last error: "
-                        f'{last.strerror}. Nothing is marked lost. The store option "{OPTION}" sets the limit',
-                    ) from error
-            time.sleep(pause)
-        raise AssertionError  # the pauses never end
+                if isinstance(failure, S3Refused) and failure.may_pass:
+                    failure = ConnectionError(errno.EIO, failure.strerror)
+                raise failure from error
+
+        return repeated("S3", method, asked, self._seconds, end)
 
     def _file_system(self, seconds: float) -> S3FileSystem:
         """Return the s3fs of this process, since its event loop and connections do not survive a fork."""
@@ -412,7 +404,3 @@ def _failure(error: Exception) -> OSError:
     if isinstance(error, _BROKEN):
         return ConnectionError(errno.EIO, f"{type(error).__name__}: {error}")
     return OSError(errno.EIO, f"{type(error).__name__}: {error}")
-
-
-def _may_pass(failure: OSError) -> bool:
-    return failure.may_pass if isinstance(failure, S3Refused) else isinstance(failure, ConnectionError)

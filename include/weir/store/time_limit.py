@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import errno
 import random
+import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from weir.errors import Misconfigured
-from weir.store.files import Files, FreeSpace
+from weir.store.files import Files, ForwardedFiles, FreeSpace, R
 from weir.store.worker_threads import in_time
-
-R = TypeVar("R")
 
 OPTION: Final = "timeout"
 """The name of the store option, in seconds."""
@@ -50,55 +48,35 @@ def pauses() -> Iterator[float]:
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-class TimeLimitedFiles:
+def repeated(server: str, request: str, ask: Callable[[], R], seconds: float, end: float) -> R:
+    """Ask a server until it has answered: a ConnectionError may pass. Raises TimeoutError at `end`, `seconds` after."""
+    last: ConnectionError | None = None
+    for tries, pause in enumerate(pauses(), 1):
+        try:
+            return ask()
+        except ConnectionError as error:
+            if last is None or error.errno != errno.ETIMEDOUT:
+                last = error  # more telling than that the time was over
+            if time.monotonic() + pause >= end:
+                raise TimeoutError(
+                    errno.ETIMEDOUT,
+                    f"{server} did not complete {request} within {seconds:g} s, in {tries} tries; last error: "
+                    f'{last.strerror}. Nothing is marked lost. The store option "{OPTION}" sets the limit',
+                ) from error
+        time.sleep(pause)
+    raise AssertionError  # the pauses never end
+
+
+class TimeLimitedFiles(ForwardedFiles):
     """Files of which each operation ends after `seconds` at the latest, by TimeoutError."""
 
-    __slots__ = ("_files", "_seconds")
-
     def __init__(self, files: Files, seconds: float) -> None:
-        self._files = files
+        super().__init__(files)
         self._seconds = seconds
-
-    @property
-    def url(self) -> str:
-        """The root."""
-        return self._files.url
 
     def make_root(self) -> None:
         """Make the root."""
         self._limited("", self._files.make_root)
-
-    def create(self, path: str, data: bytes) -> None:
-        """Write a new file."""
-        self._limited(path, partial(self._files.create, path, data))
-
-    def replace(self, path: str, data: bytes) -> None:
-        """Write a file in the place of any earlier one."""
-        self._limited(path, partial(self._files.replace, path, data))
-
-    def read(self, path: str, offset: int, length: int | None) -> bytes:
-        """Read a part of a file."""
-        return self._limited(path, partial(self._files.read, path, offset, length))
-
-    def size(self, path: str) -> int:
-        """Ask for the size of a file."""
-        return self._limited(path, partial(self._files.size, path))
-
-    def modified(self, path: str) -> datetime:
-        """Ask when a file was last written."""
-        return self._limited(path, partial(self._files.modified, path))
-
-    def entries(self, path: str) -> list[tuple[str, int | None]]:
-        """List a folder."""
-        return self._limited(path, partial(self._files.entries, path))
-
-    def delete(self, path: str) -> None:
-        """Delete one file."""
-        self._limited(path, partial(self._files.delete, path))
-
-    def delete_folder(self, path: str) -> None:
-        """Delete a folder and all that is in it."""
-        self._limited(path, partial(self._files.delete_folder, path), _MANY_FILES)
 
     def prune(self, path: str) -> None:
         """Remove empty folders, where the file system has such."""
@@ -106,13 +84,13 @@ class TimeLimitedFiles:
         if prune is not None:
             self._limited(path, partial(prune, path), _MANY_FILES)
 
-    def flush(self, path: str) -> None:
-        """Make the files of a folder durable."""
-        self._limited(path, partial(self._files.flush, path), _MANY_FILES)
-
     def free_space(self) -> FreeSpace | None:
         """Return how much can be written."""
         return self._limited("", self._files.free_space)
+
+    def _do(self, operation: Callable[..., R], path: str, *more: Any) -> R:
+        is_of_many = operation in (self._files.delete_folder, self._files.flush)
+        return self._limited(path, partial(operation, path, *more), _MANY_FILES if is_of_many else 1)
 
     def _limited(self, path: str, operation: Callable[[], R], times: int = 1) -> R:
         seconds = self._seconds * times

@@ -9,16 +9,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
-from weir.store.files import Files, FreeSpace
+from weir.store.files import Files, ForwardedFiles, R
 from weir.store.local import LocalFiles
 from weir.store.store import Store
-
-R = TypeVar("R")
 
 
 class FilesInMemory(LocalFiles):
@@ -96,56 +93,19 @@ class FailingStore(Store):
             raise failure.error
 
 
-class _FailingFiles:
+class _FailingFiles(ForwardedFiles):
     """Calls `inject`, which may raise, before each operation."""
 
-    __slots__ = ("_files", "_inject")
-
     def __init__(self, files: Files, inject: Callable[[str], None]) -> None:
-        self._files = files
+        super().__init__(files)
         self._inject = inject
 
-    @property
-    def url(self) -> str:
-        return self._files.url
-
     def make_root(self) -> None:
-        self._inject("")
-        self._files.make_root()
+        self._do(lambda _: self._files.make_root(), "")
 
-    def create(self, path: str, data: bytes) -> None:
-        self._on(path).create(path, data)
-
-    def replace(self, path: str, data: bytes) -> None:
-        self._on(path).replace(path, data)
-
-    def read(self, path: str, offset: int, length: int | None) -> bytes:
-        return self._on(path).read(path, offset, length)
-
-    def size(self, path: str) -> int:
-        return self._on(path).size(path)
-
-    def modified(self, path: str) -> datetime:
-        return self._on(path).modified(path)
-
-    def entries(self, path: str) -> list[tuple[str, int | None]]:
-        return self._on(path).entries(path)
-
-    def delete(self, path: str) -> None:
-        self._on(path).delete(path)
-
-    def delete_folder(self, path: str) -> None:
-        self._on(path).delete_folder(path)
-
-    def flush(self, path: str) -> None:
-        self._on(path).flush(path)
-
-    def free_space(self) -> FreeSpace | None:
-        return self._files.free_space()
-
-    def _on(self, path: str) -> Files:
+    def _do(self, operation: Callable[..., R], path: str, *more: Any) -> R:
         self._inject(path)
-        return self._files
+        return operation(path, *more)
 
 
 class OverwritingStore(Store):
