@@ -107,7 +107,7 @@ COORDINATOR: Final = (
     _fault(
         "a-pointer-names-what-was-replaced",
         "include/weir/sinks/publishing",
-        "        _require_present(state, reads)\n",
+        "            _require_present(state, reads)\n",
         "",
         "The closing task publishes files of a result that was replaced, lost or released since it was probed.",
     ),

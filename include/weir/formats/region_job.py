@@ -76,11 +76,11 @@ class StateToRead:
     """
 
     state: State
-    files: tuple[StateFileToRead, ...]
-    tallies: tuple[UpdateDigest, ...] | None
-    updated: int
-    expired_until: int | None
-    is_full: bool
+    files: tuple[StateFileToRead, ...] = ()
+    tallies: tuple[UpdateDigest, ...] | None = None
+    updated: int = 0
+    expired_until: int | None = None
+    is_full: bool = False
     epoch: Epoch | None = None
     digest: Digest | None = None
     rows: RowRange | None = None

@@ -7,7 +7,7 @@ refusal says why, and which command makes the results available again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sqlalchemy import select
@@ -55,6 +55,19 @@ class Chosen:
     rows: tuple[ResultRow, ...]
     is_inspected: bool = False
 
+    @classmethod
+    def of(cls, run: RunRow, stage: str, layout: str, rows: Iterable[ResultRow], version: int | None = None) -> Chosen:
+        """Return results of a stage of a run."""
+        return cls(
+            run=run.id,
+            run_id=run.run_id,
+            epoch=run.epoch,
+            stage=stage,
+            layout=layout,
+            version=version,
+            rows=tuple(rows),
+        )
+
     @property
     def states(self) -> tuple[PartitionState, ...]:
         """Return the states of results that may be read."""
@@ -86,15 +99,7 @@ def published_results(session: Session, row: RunRow, topology: Topology, sink: s
     (layout,) = topology.layouts_of(sink)
     rows = _of_version(session, found)
     _require(row, rows)
-    return Chosen(
-        run=row.id,
-        run_id=row.run_id,
-        epoch=row.epoch,
-        stage=sink,
-        layout=layout.id,
-        version=found.version,
-        rows=tuple(rows),
-    )
+    return Chosen.of(row, sink, layout.id, rows, found.version)
 
 
 def _of_version(session: Session, version: PublicationRow) -> list[ResultRow]:
@@ -128,10 +133,8 @@ def current_results(session: Session, run: RunRow, stage: str) -> Chosen:
         partitions = state.topology.partitions_of(stage, layout.id)
         losses = {each: loss for each in partitions if (loss := _problem(session, state, each)) is not None}
         if not losses:
-            rows = tuple(session.get_one(ResultRow, state.results[each].result) for each in partitions)
-            return Chosen(
-                run=run.id, run_id=run.run_id, epoch=run.epoch, stage=stage, layout=layout.id, version=None, rows=rows
-            )
+            rows = (session.get_one(ResultRow, state.results[each].result) for each in partitions)
+            return Chosen.of(run, stage, layout.id, rows)
         problem = problem or _unreadable(session, state, losses)
     raise problem or Misconfigured.of("reading.stage_not_written_by_run", run_id=run.id, stage=stage)
 
@@ -160,16 +163,7 @@ def results_of_attempt(session: Session, rows: Sequence[ResultRow]) -> Chosen:
     gone = [(row, PartitionState(row.state)) for row in found if PartitionState(row.state) not in TO_INSPECT]
     if gone:
         raise Unreadable([_loss(row, state) for row, state in gone], advice(run.id, found))
-    return Chosen(
-        run=run.id,
-        run_id=run.run_id,
-        epoch=run.epoch,
-        stage=first.stage,
-        layout=first.layout,
-        version=None,
-        rows=tuple(found),
-        is_inspected=True,
-    )
+    return replace(Chosen.of(run, first.stage, first.layout, found), is_inspected=True)
 
 
 def _problem(session: Session, state: RunState, partition: PartitionId) -> Loss | None:

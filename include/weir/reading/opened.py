@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -44,7 +44,38 @@ class OpenPartition:
     files: tuple[str, ...]
 
 
-class OpenedResults:
+class Opened:
+    """What is open for reading: its files stay as they are until it is closed."""
+
+    def __init__(self, store: Store, lease: ReadLease | None, closing: ExitStack) -> None:
+        self._store, self._lease, self._closing = store, lease, closing
+        self._is_open = True
+
+    def close(self) -> None:
+        """Release the lease: files that no other reader needs may be released from now on."""
+        self._is_open = False
+        self._closing.close()
+
+    def __enter__(self) -> Self:
+        """Open already."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close."""
+        self.close()
+
+    def _require_open(self) -> None:
+        if not self._is_open:
+            raise Misconfigured.of("reading.lease_ended", table=self)
+
+    def _keep_lease(self) -> None:
+        """Keep the lease until this is closed or the process ends: Spark reads the files when they are used."""
+        self._require_open()
+        if self._lease is not None:
+            self._lease.outlive_its_object()
+
+
+class OpenedResults(Opened):
     """The rows of a stage of a run, of one attempt a partition, which stay as they are while this is open.
 
     Close it, or use it in a `with` statement. It is closed when it is garbage-collected, unless Spark was
@@ -54,9 +85,8 @@ class OpenedResults:
     def __init__(
         self, store: Store, chosen: Chosen, manifests: Sequence[Manifest], lease: ReadLease, closing: ExitStack
     ) -> None:
-        self._store, self._chosen, self._lease, self._closing = store, chosen, lease, closing
-        self._parts = tuple(zip(chosen.rows, manifests, strict=True))
-        self._is_open = True
+        super().__init__(store, lease, closing)
+        self._chosen, self._parts = chosen, tuple(zip(chosen.rows, manifests, strict=True))
 
     @property
     def run(self) -> str:
@@ -121,25 +151,11 @@ class OpenedResults:
 
         Spark reads them when they are used: from now on they are claimed until this is closed or the process ends.
         """
-        self._require_open()
+        self._keep_lease()
         columns = spark_ddl(self._parts[0][1].spark_schema)
-        self._lease.outlive_its_object()
         if not self.files:
             return session.createDataFrame([], columns)
         return session.read.options(**READ_OPTIONS).schema(columns).parquet(*self.files)
-
-    def close(self) -> None:
-        """Release the lease: results that no other reader needs may be released from now on."""
-        self._is_open = False
-        self._closing.close()
-
-    def __enter__(self) -> OpenedResults:
-        """Open already."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close."""
-        self.close()
 
     def __repr__(self) -> str:
         """Say what is open."""
@@ -159,10 +175,6 @@ class OpenedResults:
             folder=row.folder,
             files=files,
         )
-
-    def _require_open(self) -> None:
-        if not self._is_open:
-            raise Misconfigured.of("reading.lease_ended", table=self)
 
     def _arrow_schema(self, columns: Sequence[str] | None) -> pa.Schema:
         schema = arrow_schema(self._parts[0][1].spark_schema)

@@ -14,7 +14,6 @@ from datetime import date, datetime
 from decimal import Decimal
 from functools import partial
 from numbers import Real
-from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
@@ -24,9 +23,11 @@ from weir.dataflow.key_types import key_types
 from weir.dataflow.state import State
 from weir.errors import Fault, Loss, Misconfigured
 from weir.formats.manifest import StateFile
-from weir.formats.region_job import StateFileToRead, StateToRead
+from weir.formats.region_job import StateToRead
 from weir.reading.availability import Unreadable
-from weir.state.file_rules import sorted_runs
+from weir.reading.opened import Opened
+from weir.state.assigned import files_to_read
+from weir.state.file_rules import oldest_first, sorted_runs
 from weir.state.spark_schema import arrow_schema
 from weir.state.state_files import Gone, Shape, newest, of_key, read_rows
 from weir.store.store import Store
@@ -70,7 +71,7 @@ class StateAt:
     """Whether the newest epoch cannot be read, and this is the newest whole one."""
 
 
-class OpenedState:
+class OpenedState(Opened):
     """The rows of a keyed state as an epoch has left them; they stay as they are while this is open.
 
     Close it, or use it in a `with` statement. It is closed when it is garbage-collected, unless Spark was
@@ -78,8 +79,8 @@ class OpenedState:
     """
 
     def __init__(self, store: Store, at: StateAt, lease: ReadLease | None, closing: ExitStack) -> None:
-        self._store, self._at, self._lease, self._closing = store, at, lease, closing
-        self._is_open = True
+        super().__init__(store, lease, closing)
+        self._at = at
 
     @property
     def name(self) -> str:
@@ -188,42 +189,15 @@ class OpenedState:
 
         Spark reads them when they are used: from now on they are claimed until this is closed or the process ends.
         """
-        self._require_open()
-        if self._lease is not None:
-            self._lease.outlive_its_object()
+        self._keep_lease()
         # By name: nothing in `weir` depends on Spark.
         stored = importlib.import_module("weir_spark.state.reader").StoredState(session, self.to_read())
         return stored.rows().select(*arrow_schema(self._at.spark_schema).names)
 
     def to_read(self) -> StateToRead:
         """Return the state as a Spark job reads it."""
-        files = tuple(
-            StateFileToRead(
-                self._store.spark_url(each.path), each.epoch, each.key_groups, each.file.rows, each.file.bytes
-            )
-            for each in sorted(self._files, key=lambda file: (file.epoch, file.key_groups, file.path))
-        )
-        return StateToRead(
-            state=self._at.state,
-            files=files,
-            tallies=None,
-            updated=0,
-            expired_until=self._at.expired_until,
-            is_full=False,
-        )
-
-    def close(self) -> None:
-        """Release the lease: files that no other reader needs may be released from now on."""
-        self._is_open = False
-        self._closing.close()
-
-    def __enter__(self) -> OpenedState:
-        """Open already."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close."""
-        self.close()
+        files = files_to_read(self._store, oldest_first(self._files))
+        return StateToRead(state=self._at.state, files=files, expired_until=self._at.expired_until)
 
     def __repr__(self) -> str:
         """Say what is open."""
@@ -267,10 +241,6 @@ class OpenedState:
             fault = Fault.DAMAGED if error.is_there else Fault.MISSING
             loss = Loss(self.run, self.name, part.subtask, part.layout, part.attempt, fault, error.detail)
             raise Unreadable([loss], self._at.advice) from None
-
-    def _require_open(self) -> None:
-        if not self._is_open:
-            raise Misconfigured.of("reading.lease_ended", table=self)
 
 
 def _typed(name: str, value: Any, kind: pa.DataType) -> Any:

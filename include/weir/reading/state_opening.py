@@ -21,7 +21,7 @@ from weir.dataflow.state import StateKind
 from weir.errors import Fault, Loss, Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot
-from weir.formats.manifest import Manifest, StateFile
+from weir.formats.manifest import Manifest
 from weir.formats.paths import checkpoint_path
 from weir.ledger.checkpoints import checkpoint_row, retained_checkpoints
 from weir.ledger.database.tables import CheckpointRow, ResultRow, RunRow
@@ -82,28 +82,28 @@ class WantedState:
 def open_wanted_state(by: StateReader, wanted: WantedState, closing: ExitStack) -> OpenedState:
     """Open a state. Raises Misconfigured, Unreadable, Retryable."""
     if wanted.checkpoint is not None:
-        return _open_snapshot(by, wanted.dataflow, wanted.checkpoint, wanted.name, closing)
+        return _open_snapshot(by, wanted, wanted.checkpoint, closing)
     if wanted.run is None and wanted.attempt is None:
-        return _open_newest_state(by, wanted.dataflow, wanted.name, closing, is_fresh=wanted.is_fresh)
-    return _open_state(by, wanted.dataflow, wanted.run, wanted.name, closing, wanted.attempt)
+        return _open_newest_state(by, wanted, closing)
+    return _open_state(by, wanted, closing)
 
 
-def _open_newest_state(by: StateReader, dataflow: str, name: str, closing: ExitStack, *, is_fresh: bool) -> OpenedState:
-    """Open the state that the newest epoch has left; unless `is_fresh`, else that of the newest epoch that is whole.
+def _open_newest_state(by: StateReader, wanted: WantedState, closing: ExitStack) -> OpenedState:
+    """Open the state that the newest epoch has left; unless a fresh one is wanted, else that of the newest whole epoch.
 
     An epoch is whole if its state can be read, or that of its checkpoint: while a correction of an earlier epoch
     cascades, it is as it was before. Raises Misconfigured, Unreadable, Retryable.
     """
     try:
-        return _open_state(by, dataflow, None, name, closing)
+        return _open_state(by, wanted, closing)
     except Unreadable:
-        if is_fresh:
+        if wanted.is_fresh:
             raise
-        for run, checkpoint in _whole_candidates(by.services, dataflow, name):
+        for run, checkpoint in _whole_candidates(by.services, wanted.dataflow, wanted.name):
             with suppress(Unreadable, Misconfigured):
                 if checkpoint is None:
-                    return _open_state(by, dataflow, run, name, closing, is_stale=True)
-                return _open_checkpoint(by, dataflow, checkpoint, name, closing, is_stale=True)
+                    return _open_state(by, replace(wanted, run=run), closing, is_stale=True)
+                return _open_checkpoint(by, wanted, checkpoint, closing, is_stale=True)
         raise
 
 
@@ -118,23 +118,14 @@ def _whole_candidates(services: Services, dataflow: str, name: str) -> list[tupl
     return [(run, number) for run in sorted(found, reverse=True) for number in found[run]]
 
 
-def _open_state(
-    by: StateReader,
-    dataflow: str,
-    run: When,
-    name: str,
-    closing: ExitStack,
-    attempt: str | None = None,
-    *,
-    is_stale: bool = False,
-) -> OpenedState:
+def _open_state(by: StateReader, wanted: WantedState, closing: ExitStack, *, is_stale: bool = False) -> OpenedState:
     """Open the state that an epoch has left. Raises Misconfigured, Unreadable, Retryable."""
-    services = by.services
+    services, dataflow, run, name = by.services, wanted.dataflow, wanted.run, wanted.name
     with by.transaction(dataflow) as session:
         retained = numbers_of(kept_checkpoints(session, dataflow))
         _require_keyed(session, dataflow, name)
         try:
-            chosen = choose(session, dataflow, run, name, attempt)
+            chosen = choose(session, dataflow, run, name, wanted.attempt)
         except Unreadable as error:
             raise _unreadable(error.losses, dataflow, run, retained) from None
         topology = topology_of(session.get_one(RunRow, chosen.run).pinned or {})
@@ -231,31 +222,31 @@ def _lease(claim: ReadClaim | None, closing: ExitStack) -> ReadLease | None:
     return lease
 
 
-def _open_snapshot(by: StateReader, dataflow: str, which: str, name: str, closing: ExitStack) -> OpenedState:
+def _open_snapshot(by: StateReader, wanted: WantedState, which: str, closing: ExitStack) -> OpenedState:
     """Open the state of a checkpoint or savepoint: by its number, a savepoint also by its name or folder.
 
     Raises Misconfigured, Unreadable, Retryable.
     """
-    services = by.services
+    services, dataflow = by.services, wanted.dataflow
     if which.isdigit():
         with services.ledger.transaction() as session:
             row = checkpoint_row(session, dataflow, int(which))
             is_own = row is None or not row.is_savepoint
         if is_own:
-            return _open_checkpoint(by, dataflow, int(which), name, closing)
+            return _open_checkpoint(by, wanted, int(which), closing)
     source = find_source(services, dataflow, which)
     with services.ledger.transaction() as session:  # a lease on no result
         claim = by.claim(session, dataflow, [])
     lease = _lease(claim, closing)
     advice = f"The savepoint in {source.folder.url} is not whole any more: `weir savepoint list` tells of others"
-    at = _of_checkpoint(source.checkpoint, _snapshot(source.checkpoint, name), advice, source.folder)
+    at = _of_checkpoint(source.checkpoint, wanted.name, advice, source.folder)
     return OpenedState(source.folder.store, at, lease, closing.pop_all())
 
 
 def _open_checkpoint(
-    by: StateReader, dataflow: str, number: int, name: str, closing: ExitStack, *, is_stale: bool = False
+    by: StateReader, wanted: WantedState, number: int, closing: ExitStack, *, is_stale: bool = False
 ) -> OpenedState:
-    services = by.services
+    services, dataflow, name = by.services, wanted.dataflow, wanted.name
     with by.transaction(dataflow) as session:
         row = _retained(session, dataflow, number)
         results = list(session.scalars(select(ResultRow.id).where(ResultRow.run == row.run, ResultRow.stage == name)))
@@ -272,9 +263,7 @@ def _open_checkpoint(
             dataflow=dataflow,
             retained=retained,
         )
-    at = _of_checkpoint(
-        checkpoint, _snapshot(checkpoint, name), advice_on(checkpoint.run, retained), Folder(services.store, "")
-    )
+    at = _of_checkpoint(checkpoint, name, advice_on(checkpoint.run, retained), Folder(services.store, ""))
     if is_stale:
         _require_files(services, at)
     return OpenedState(services.store, replace(at, is_stale=is_stale), lease, closing.pop_all())
@@ -306,7 +295,8 @@ def _retained(session: Session, dataflow: str, number: int) -> CheckpointRow:
     raise Misconfigured.of("reading.checkpoint_not_kept", number=number, dataflow=dataflow, found=found, named=named)
 
 
-def _of_checkpoint(checkpoint: Checkpoint, found: KeyedSnapshot, advice: str, folder: Folder) -> StateAt:
+def _of_checkpoint(checkpoint: Checkpoint, name: str, advice: str, folder: Folder) -> StateAt:
+    found = _snapshot(checkpoint, name)
     layout = found.layout.id
     parts = tuple(
         OpenStatePartition(
@@ -316,7 +306,7 @@ def _of_checkpoint(checkpoint: Checkpoint, found: KeyedSnapshot, advice: str, fo
             key_groups=part.key_groups,
             rows=part.rows,
             digest=part.digest,
-            files=_below(folder, part.files),
+            files=tuple(replace(each, folder=folder.at(each.folder)) for each in part.files),
             is_counted=part.is_counted,
         )
         for part in found.partitions
@@ -347,8 +337,3 @@ def _snapshot(checkpoint: Checkpoint, name: str) -> KeyedSnapshot:
         name=name,
         known=known,
     )
-
-
-def _below(folder: Folder, files: tuple[StateFile, ...]) -> tuple[StateFile, ...]:
-    """Files by their paths from the root of the store."""
-    return tuple(replace(each, folder=folder.at(each.folder)) for each in files)

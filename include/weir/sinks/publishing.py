@@ -24,6 +24,7 @@ from weir.execution.run_state import CLOSE, RunState
 from weir.formats.manifest import InputRead, Manifest
 from weir.formats.paths import pointer_path
 from weir.formats.pointer import Pointer, PublishedPartition, pointer_from_json
+from weir.integrity.verify import reference
 from weir.ledger.deliveries import deliver_again, deliveries_of, enter_deliveries
 from weir.ledger.leases import drop_leases
 from weir.ledger.publications import begin_publication, is_expiring, last_publication, next_version
@@ -35,7 +36,7 @@ from weir.sinks.delivery import DOUBTFUL, UNKNOWN_FOR, Undelivered, deliver, not
 from weir.sinks.protocol import Delivery, Outcome, TargetAway, TargetUnknown, Version, VersionFile
 from weir.store.catalogue import highest_version
 from weir.store.errors import AlreadyExists, NotFound
-from weir.store.probe import PartitionRef, probe, verify_segments
+from weir.store.probe import probe, verify_segments
 from weir.topology.ids import Digest
 from weir.topology.regions import PartitionId
 
@@ -60,14 +61,25 @@ class SinkPublishing:
 
         Raises Misconfigured, Retryable, LedgerBehind or TargetFailed; see `weir.attempts.rooms.Publishing`.
         """
-        services = self.services
-        highest = _highest_versions(services, registered)
-        new = tuple(each for each in sinks if not _is_in_place(services, registered.run.id, each, intact))
+        highest = _highest_versions(self.services, registered)
+        new = tuple(each for each in sinks if not _is_in_place(self.services, registered.run.id, each, intact))
+        publication = _Publication(self.services, registered, tuple(sinks), new, highest, {})
         try:
-            prepared = _prepare(services, registered, state, [each for each in new if each.targets], highest)
+            return replace(publication, prepared=publication.planned(state))
         except TargetAway as away:
-            return _wait_for_target(services, registered, away)
-        return _Publication(services, registered, tuple(sinks), new, highest, prepared)
+            return publication.wait_for_target(away)
+
+
+def _highest_versions(services: Services, registered: Registered) -> Mapping[str, int]:
+    """Return the highest visible version of each sink. Raises LedgerBehind for one that the ledger does not know."""
+    run = registered.run
+    name = run.dataflow.name
+    highest = {sink: highest_version(services.store, name, sink, run.epoch) for sink in registered.topology.sinks}
+    with services.ledger.transaction() as session:
+        unknown = [sink for sink, version in highest.items() if version >= next_version(session, run.id, sink)]
+    paths = [pointer_path(name, sink, run.epoch, highest[sink]) for sink in unknown]
+    require_known_versions(services, name, paths)
+    return highest
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +97,77 @@ class _Publication:
     highest: Mapping[str, int]
     prepared: Mapping[str, Sequence[Delivery]]
 
+    def planned(self, state: RunState) -> dict[str, list[Delivery]]:
+        """Plan the deliveries of new versions into targets, with the numbers that they will probably get.
+
+        Raises TargetAway, Misconfigured, Retryable or TargetFailed.
+        """
+        run, having = self.registered.run.id, [each for each in self.new if each.targets]
+        if not having:
+            return {}
+        with self.services.ledger.transaction() as session:
+            numbers = {each.sink: self._next_version(session, each.sink) for each in having}
+        return {
+            each.sink: prepare(self.services, run, each.targets, self._version(state, each, numbers[each.sink]))
+            for each in having
+        }
+
+    def wait_for_target(self, away: TargetAway) -> Awaiting:
+        """Wait, longer each time, until a target answers; nothing of the run is complete.
+
+        Raises Misconfigured for one whose name is unknown for long.
+        """
+        services, run, attempt = self.services, self.registered.run, self.registered.attempt.id
+        with services.ledger.transaction(run.dataflow.name) as session:
+            row = require_newest(session, run, CLOSE, attempt)
+            if isinstance(away, TargetUnknown) and row.began_at + UNKNOWN_FOR <= services.now():
+                raise Misconfigured.of("sinks.target_awaited", away=away) from away
+            waiting = wait_for(row, f"nothing is published until its target answers: {away}", self.registered)
+            note_unprepared(session, row, away, services.now())
+            drop_leases(session, row.id)  # the next turn finds the results, and takes its own
+            return replace(waiting, attempt="", is_for_target=True)  # the ledger cannot tell when the target answers
+
     def write(self, reads: Sequence[InputRead]) -> None:
-        """Give each sink whose content is new its version, and write the pointer."""
-        for pointer in _decide(self.services, self.registered, self.new, reads, self.highest, self.prepared):
+        """Give each sink whose content is new its version, recorded as about to be published, and write the pointer."""
+        run, attempt = self.registered.run, self.registered.attempt.id
+        with self.services.ledger.transaction(run.dataflow.name) as session:
+            require_newest(session, run, CLOSE, attempt)
+            state = run_state(session, run, self.registered.topology)
+            require_unchanged(session, state, reads, CLOSE)
+            _require_present(state, reads)
+            pointers = [self._begun(session, state, sink) for sink in self.new]
+        for pointer in pointers:
             _create(self.services, pointer)
         self.services.store_id()  # or the pointers were written under a mount point whose disk is gone
 
     def deliver(self) -> Awaiting | None:
-        """Commit what is published into the targets."""
-        return _deliver(self.services, self.registered, self.sinks)
+        """Commit what is published into the targets, in the order in which the sinks are declared.
+
+        Returns Awaiting where a target does not answer, or where one refuses a version of an earlier run, whose own
+        task has failed. Raises Misconfigured where a person has to act for this run.
+        """
+        services, run = self.services, self.registered.run
+        targets = {sink.sink: sink.targets for sink in self.sinks if sink.targets}
+        if not targets:
+            return None
+        with services.ledger.transaction(run.dataflow.name) as session:
+            for sink in targets:
+                last = last_publication(session, run.id, sink)
+                if last is not None:
+                    deliver_again(session, run.id, sink, last.version)
+        problems: list[Undelivered] = []
+        for sink, declared in targets.items():
+            # One that the sink no longer has holds up the runs that published into it only.
+            problems += [each for each in deliver(services, run.dataflow.name, [sink]) if each.target in declared]
+        for problem in problems:
+            if problem.run == run.id and problem.fails_close(services.now()):
+                kind = Misconfigured if isinstance(problem.error, DOUBTFUL) else type(problem.error)
+                raise kind(str(problem)) from problem.error
+        if not problems:
+            return None
+        waited = max((services.now() - problem.since).total_seconds() for problem in problems)
+        seconds = min(max(waited, FIRST_WAIT), LONGEST_WAIT)
+        return Awaiting(seconds, "; ".join(map(str, problems)), self.registered.interrupt, is_for_target=True)
 
     def outcomes(self, versions: Mapping[str, int]) -> dict[str, dict[str, str]]:
         """Return what the targets of each sink hold of these versions."""
@@ -109,135 +183,61 @@ class _Publication:
                 for sink in having
             }
 
+    def _next_version(self, session: Session, sink: str) -> int:
+        return max(next_version(session, self.registered.run.id, sink), self.highest[sink] + 1)
 
-def _highest_versions(services: Services, registered: Registered) -> Mapping[str, int]:
-    """Return the highest visible version of each sink. Raises LedgerBehind for one that the ledger does not know."""
-    run = registered.run
-    name = run.dataflow.name
-    highest = {sink: highest_version(services.store, name, sink, run.epoch) for sink in registered.topology.sinks}
-    with services.ledger.transaction() as session:
-        unknown = [sink for sink, version in highest.items() if version >= next_version(session, run.id, sink)]
-    paths = [pointer_path(name, sink, run.epoch, highest[sink]) for sink in unknown]
-    require_known_versions(services, name, paths)
-    return highest
+    def _begun(self, session: Session, state: RunState, sink: SinkResult) -> Pointer:
+        """Assign a version to a sink, and record that it is about to be published."""
+        deliveries, run = self.prepared.get(sink.sink, ()), self.registered.run.id
+        numbers = [each.version.number for each in deliveries]
+        version = max([self._next_version(session, sink.sink), *numbers])
+        if len(deliveries) != len(sink.targets) or any(each != version for each in numbers):
+            raise Conflict.of("sinks.version_not_next", version=version, sink=sink.sink)
+        pointer = self._pointer(state, sink, version, deliveries)
+        begin_publication(session, run, sink.sink, version, pointer.attempt, _digest(sink), pointer)
+        enter_deliveries(session, run, sink.sink, version, pointer.deliveries)
+        return pointer
 
+    def _version(self, state: RunState, sink: SinkResult, number: int) -> Version:
+        pointer = self._pointer(state, sink, number, ())
+        return Version(
+            dataflow=pointer.dataflow,
+            sink=pointer.sink,
+            epoch=pointer.epoch,
+            number=number,
+            attempt=pointer.attempt,
+            digest=hashlib.sha256(_digest(sink).encode()).hexdigest(),
+            spark_schema=pointer.spark_schema,
+            files=tuple(
+                VersionFile(f"{part.folder}/{file.name}", file.bytes, file.rows, file.sha256)
+                for part, manifest in zip(pointer.partitions, sink.manifests, strict=True)
+                for file in manifest.files
+            ),
+        )
 
-def _decide(
-    services: Services,
-    registered: Registered,
-    sinks: Sequence[SinkResult],
-    reads: Sequence[InputRead],
-    highest: Mapping[str, int],
-    prepared: Mapping[str, Sequence[Delivery]],
-) -> list[Pointer]:
-    """Assign a version to each sink and record that it is about to be published."""
-    run, attempt = registered.run, registered.attempt
-    pointers = []
-    with services.ledger.transaction(run.dataflow.name) as session:
-        require_newest(session, run, CLOSE, attempt.id)
-        state = run_state(session, run, registered.topology)
-        require_unchanged(session, state, reads, CLOSE)
-        _require_present(state, reads)
-        for sink in sinks:
-            deliveries = prepared.get(sink.sink, ())
-            numbers = [each.version.number for each in deliveries]
-            version = max([_next_version(session, run.id, sink.sink, highest), *numbers])
-            if len(deliveries) != len(sink.targets) or any(each != version for each in numbers):
-                raise Conflict.of("sinks.version_not_next", version=version, sink=sink.sink)
-            pointer = _pointer(services, registered, state, sink, version, deliveries)
-            begin_publication(session, run.id, sink.sink, version, attempt.id, _digest(sink), pointer)
-            enter_deliveries(session, run.id, sink.sink, version, pointer.deliveries)
-            pointers.append(pointer)
-    return pointers
-
-
-def _next_version(session: Session, run: str, sink: str, highest: Mapping[str, int]) -> int:
-    return max(next_version(session, run, sink), highest[sink] + 1)
-
-
-def _prepare(
-    services: Services,
-    registered: Registered,
-    state: RunState,
-    new: Sequence[SinkResult],
-    highest: Mapping[str, int],
-) -> dict[str, list[Delivery]]:
-    """Plan the deliveries of new versions into targets, with the numbers that they will probably get.
-
-    Raises TargetAway, Misconfigured, Retryable or TargetFailed.
-    """
-    if not new:
-        return {}
-    run = registered.run.id
-    with services.ledger.transaction() as session:
-        numbers = {sink.sink: _next_version(session, run, sink.sink, highest) for sink in new}
-    return {
-        sink.sink: prepare(services, run, sink.targets, _version(services, registered, state, sink, numbers[sink.sink]))
-        for sink in new
-    }
-
-
-def _version(services: Services, registered: Registered, state: RunState, sink: SinkResult, number: int) -> Version:
-    pointer = _pointer(services, registered, state, sink, number, ())
-    return Version(
-        dataflow=pointer.dataflow,
-        sink=pointer.sink,
-        epoch=pointer.epoch,
-        number=number,
-        attempt=pointer.attempt,
-        digest=hashlib.sha256(_digest(sink).encode()).hexdigest(),
-        spark_schema=pointer.spark_schema,
-        files=tuple(
-            VersionFile(f"{part.folder}/{file.name}", file.bytes, file.rows, file.sha256)
-            for part, manifest in zip(pointer.partitions, sink.manifests, strict=True)
-            for file in manifest.files
-        ),
-    )
-
-
-def _wait_for_target(services: Services, registered: Registered, away: TargetAway) -> Awaiting:
-    """Wait, longer each time, until a target answers; nothing of the run is complete.
-
-    Raises Misconfigured for one whose name is unknown for long.
-    """
-    with services.ledger.transaction(registered.run.dataflow.name) as session:
-        row = require_newest(session, registered.run, CLOSE, registered.attempt.id)
-        if isinstance(away, TargetUnknown) and row.began_at + UNKNOWN_FOR <= services.now():
-            raise Misconfigured.of("sinks.target_awaited", away=away) from away
-        waiting = wait_for(row, f"nothing is published until its target answers: {away}", registered)
-        note_unprepared(session, row, away, services.now())
-        drop_leases(session, row.id)  # the next turn finds the results, and takes its own
-        return replace(waiting, attempt="", is_for_target=True)  # the ledger cannot tell when the target answers
-
-
-def _deliver(services: Services, registered: Registered, sinks: Sequence[SinkResult]) -> Awaiting | None:
-    """Commit what is published into the targets, in the order in which the sinks are declared.
-
-    Returns Awaiting where a target does not answer, or where one refuses a version of an earlier run, whose own task
-    has failed. Raises Misconfigured where a person has to act for this run.
-    """
-    run = registered.run
-    targets = {sink.sink: sink.targets for sink in sinks if sink.targets}
-    if not targets:
-        return None
-    with services.ledger.transaction(run.dataflow.name) as session:
-        for sink in targets:
-            last = last_publication(session, run.id, sink)
-            if last is not None:
-                deliver_again(session, run.id, sink, last.version)
-    problems: list[Undelivered] = []
-    for sink, declared in targets.items():
-        # One that the sink no longer has holds up the runs that published into it only.
-        problems += [each for each in deliver(services, run.dataflow.name, [sink]) if each.target in declared]
-    for problem in problems:
-        if problem.run == run.id and problem.fails_close(services.now()):
-            kind = Misconfigured if isinstance(problem.error, DOUBTFUL) else type(problem.error)
-            raise kind(str(problem)) from problem.error
-    if not problems:
-        return None
-    waited = max((services.now() - problem.since).total_seconds() for problem in problems)
-    seconds = min(max(waited, FIRST_WAIT), LONGEST_WAIT)
-    return Awaiting(seconds, "; ".join(map(str, problems)), registered.interrupt, is_for_target=True)
+    def _pointer(self, state: RunState, sink: SinkResult, version: int, deliveries: Sequence[Delivery]) -> Pointer:
+        services, run = self.services, self.registered.run
+        return Pointer(
+            dataflow=run.dataflow.name,
+            sink=sink.sink,
+            epoch=run.epoch,
+            version=version,
+            attempt=self.registered.attempt.id,
+            spark_schema=sink.manifests[0].spark_schema,
+            partitions=tuple(
+                PublishedPartition(
+                    partition.subtask,
+                    state.results[partition].folder,
+                    tuple(file.name for file in manifest.files),
+                    manifest.rows,
+                    Digest(str(manifest.digest)),
+                )
+                for partition, manifest in zip(sink.partitions, sink.manifests, strict=True)
+            ),
+            published_at=services.now().isoformat(),
+            revision=services.ledger.seen(run.dataflow.name),
+            deliveries=tuple(each.to_json() for each in deliveries),
+        )
 
 
 def _require_present(state: RunState, reads: Sequence[InputRead]) -> None:
@@ -273,7 +273,10 @@ def _is_in_place(services: Services, run: str, sink: SinkResult, intact: Mapping
         return False
     partitions = pointer_from_json(services.store.read(last.pointer)).partitions
     known = {**intact, **_intact(services, run, {each.folder for each in partitions} - intact.keys())}
-    return all(each.folder in known and _files_of(known[each.folder]) == set(each.files) for each in partitions)
+    return all(
+        each.folder in known and {file.name for file in known[each.folder].files} == set(each.files)
+        for each in partitions
+    )
 
 
 def _has_targets(services: Services, run: str, sink: SinkResult, version: int) -> bool:
@@ -287,10 +290,6 @@ def _has_targets(services: Services, run: str, sink: SinkResult, version: int) -
     return all(each in found for each in sink.targets)
 
 
-def _files_of(manifest: Manifest) -> set[str]:
-    return {file.name for file in manifest.files}
-
-
 def _intact(services: Services, run: str, folders: Set[str]) -> dict[str, Manifest]:
     """Return the manifests of the results in these folders that are as they were committed, byte for byte.
 
@@ -298,19 +297,7 @@ def _intact(services: Services, run: str, folders: Set[str]) -> dict[str, Manife
     """
     with services.ledger.transaction() as session:
         rows = [row for row in results_in(session, run, folders) if row.state not in _MADE_ANEW]
-    references = [
-        PartitionRef(
-            run=run,
-            stage=row.stage,
-            subtask=row.subtask,
-            layout=row.layout,
-            attempt=row.attempt,
-            folder=row.folder,
-            manifest_sha256=row.manifest_sha256,
-        )
-        for row in rows
-    ]
-    answers = probe(services.store, services.store_id(), references)
+    answers = probe(services.store, services.store_id(), [reference(row) for row in rows])
     parts = [(found, ref.folder, None) for ref, found in answers.items() if isinstance(found, Manifest)]
     losses = verify_segments(services.store, services.store_id(), parts)
     broken = {(loss.attempt, loss.stage, loss.subtask, loss.layout) for loss in losses}
@@ -325,37 +312,6 @@ def _is_of(services: Services, path: str, attempt: str) -> bool:
         return pointer_from_json(services.store.read(path)).attempt == attempt
     except (NotFound, ValueError, KeyError, TypeError):
         return False
-
-
-def _pointer(
-    services: Services,
-    registered: Registered,
-    state: RunState,
-    sink: SinkResult,
-    version: int,
-    deliveries: Sequence[Delivery],
-) -> Pointer:
-    return Pointer(
-        dataflow=registered.run.dataflow.name,
-        sink=sink.sink,
-        epoch=registered.run.epoch,
-        version=version,
-        attempt=registered.attempt.id,
-        spark_schema=sink.manifests[0].spark_schema,
-        partitions=tuple(
-            PublishedPartition(
-                partition.subtask,
-                state.results[partition].folder,
-                tuple(file.name for file in manifest.files),
-                manifest.rows,
-                Digest(str(manifest.digest)),
-            )
-            for partition, manifest in zip(sink.partitions, sink.manifests, strict=True)
-        ),
-        published_at=services.now().isoformat(),
-        revision=services.ledger.seen(registered.run.dataflow.name),
-        deliveries=tuple(each.to_json() for each in deliveries),
-    )
 
 
 def _create(services: Services, pointer: Pointer) -> None:

@@ -195,14 +195,8 @@ def replaced_state(services: Services, old: CurrentResult | None) -> ReplacedSta
 
 def state_as_of(store: Store, kept: State, epoch: str, files: Iterable[StateFile]) -> StateToRead:
     """Describe a state at the end of an epoch to a job that only reads it."""
-    return StateToRead(
-        state=kept,
-        files=files_to_read(store, oldest_first(files)),
-        tallies=None,
-        updated=0,
-        expired_until=expired_until(kept, epoch),
-        is_full=False,
-    )
+    files_read = files_to_read(store, oldest_first(files))
+    return StateToRead(state=kept, files=files_read, expired_until=expired_until(kept, epoch))
 
 
 def files_to_read(store: Store, files: Iterable[StateFile]) -> tuple[StateFileToRead, ...]:

@@ -268,12 +268,11 @@ def _merge_to_write(
 ) -> MergeToWrite:
     merge = part.merges[number]
     folder = attempt_folder(run, state.name, layout.id, part.of.subtask, attempt) + f"/m{number}"
-    files = files_to_read(services.store, merge.files)
     until = expired_until(state, run.epoch)
     return MergeToWrite(
         stage=state.name,
         layout=layout,
-        state=StateToRead(state=state, files=files, tallies=None, updated=0, expired_until=until, is_full=False),
+        state=StateToRead(state=state, files=files_to_read(services.store, merge.files), expired_until=until),
         is_bottom=merge.is_bottom,
         parts=1 + _read_bytes(merge) // PART_BYTES,
         folder=folder,

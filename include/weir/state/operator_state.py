@@ -50,7 +50,7 @@ def operator_state_to_read(kept: State, state: RunState, read: InputPartitions) 
     """
     if kept.kind is StateKind.BROADCAST:
         _require_equal(kept.name, state, read.partitions)
-    return StateToRead(state=kept, files=(), tallies=None, updated=0, expired_until=None, is_full=False)
+    return StateToRead(state=kept)
 
 
 def require_equal_broadcasts(state: RunState) -> None:

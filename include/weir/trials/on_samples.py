@@ -219,11 +219,10 @@ class _Described:
     def _empty(self, kept: State) -> StateToRead:
         """Describe a state that starts empty."""
         if kept.kind is not StateKind.KEYED:
-            return StateToRead(state=kept, files=(), tallies=None, updated=0, expired_until=None, is_full=False)
+            return StateToRead(state=kept)
         until = expired_until(kept, self.epoch)
         return StateToRead(
             state=kept,
-            files=(),
             tallies=(),
             updated=0 if until is None else epoch_seconds(self.epoch),
             expired_until=until,
