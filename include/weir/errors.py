@@ -7,11 +7,11 @@ each kind of message stands in messages.toml, where all are read as a whole; cod
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from typing import Self, TypeGuard
+from typing import Any, Self, TypeGuard
 
 
 class Message(str):
@@ -131,6 +131,23 @@ class InputUnreadable(Retryable):
 def first_line(error: BaseException) -> str:
     """Return the first line of a message: what follows in a database's shows rows."""
     return str(error).strip().partition("\n")[0]
+
+
+def reached(error: BaseException, behind: Callable[[BaseException], Iterable[Any]]) -> Iterator[BaseException]:
+    """Yield an error, and once each the errors among what is `behind` each of them, such as its cause."""
+    seen: set[int] = set()
+    left: list[Any] = [error]
+    while left:
+        found = left.pop()
+        if isinstance(found, BaseException) and id(found) not in seen:
+            seen.add(id(found))
+            yield found
+            left += behind(found)
+
+
+def causes_of(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and the errors that it was raised from."""
+    return reached(error, lambda found: (found.__cause__,))
 
 
 def is_disk_full(error: BaseException) -> bool:

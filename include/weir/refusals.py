@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from enum import Enum
 from typing import Any, Final
 
-from weir.errors import first_line
+from weir.errors import first_line, reached
 
 
 class Verdict(Enum):
@@ -169,22 +169,11 @@ def _status(error: BaseException) -> int:
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and its causes, also those that a library has as an attribute."""
-    return _reached(error, lambda found: (found.__cause__, getattr(found, "orig", None)))
+    return reached(error, lambda found: (found.__cause__, getattr(found, "orig", None)))
 
 
 def _contexts(error: BaseException) -> Iterator[BaseException]:
     """Yield causes, and what was handled meanwhile: clients translate what a socket says in many ways."""
-    return _reached(
+    return reached(
         error, lambda found: (found.__cause__, found.__context__, getattr(found, "reason", None), *found.args)
     )
-
-
-def _reached(error: BaseException, behind: Callable[[BaseException], Iterable[Any]]) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    left: list[Any] = [error]
-    while left:
-        found = left.pop()
-        if isinstance(found, BaseException) and id(found) not in seen:
-            seen.add(id(found))
-            yield found
-            left += behind(found)

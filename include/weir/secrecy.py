@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import unquote
 
+from weir.errors import reached
+
 HIDDEN: Final = "***"
 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -209,14 +211,12 @@ def without_secrets_in_errors() -> Iterator[None]:
 
 def _clean(error: BaseException) -> None:
     """Replace secrets in the texts of an error and of its causes, which keep their classes."""
-    left, seen = [error], set[int]()
-    while left:
-        each = left.pop()
-        if id(each) in seen:
-            continue
-        seen.add(id(each))
-        left += [cause for cause in (each.__cause__, each.__context__) if cause is not None]
-        left += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+
+    def behind(each: BaseException) -> tuple[BaseException | None, ...]:
+        grouped = each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+        return each.__cause__, each.__context__, *grouped
+
+    for each in reached(error, behind):
         if without_secrets(str(each)) == str(each) and not hasattr(each, "__notes__"):
             continue
         with suppress(Exception):  # a class of the user may not let itself be changed

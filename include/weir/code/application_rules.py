@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from weir.code.sql_rules import is_sql
+from weir.code.sql_rules import OF_AIRFLOW, advice_on, is_sql
 from weir.errors import Message, Misconfigured, said_by
 from weir.secrecy import secrets_in
 from weir.wording import did_you_mean
@@ -33,13 +33,7 @@ _KNOWN: Final = (
     "{{ ctx.interval[0].date }}, {{ ctx.local_interval[0].date }}, "
     "{{ ctx.subtask }}, {{ ctx.parallelism }} and {{ ctx.parameters.NAME }}"
 )
-_OF_AIRFLOW: Final = {
-    "ds": "{{ ctx.interval[0].date }}",
-    "ts": "{{ ctx.interval[0] }}",
-    "data_interval_start": "{{ ctx.interval[0] }}",
-    "logical_date": "{{ ctx.interval[0] }}",
-    "data_interval_end": "{{ ctx.interval[1] }}",
-}
+_OF_AIRFLOW: Final = {**OF_AIRFLOW, "ds": "{{ ctx.interval[0].date }}"}
 """What stands here for a variable of Airflow's templates."""
 
 
@@ -163,11 +157,8 @@ def _text_problems(argument: str) -> Iterator[str]:
 def _value_problems(written: str, inputs: Collection[str]) -> Iterator[str]:
     match = _VALUE.fullmatch(written)
     if match is None:
-        name = re.sub(r"^(params|ctx\.params|parameters)\.", "ctx.parameters.", written)
-        right = _OF_AIRFLOW.get(written) or (f"{{{{ {name} }}}}" if _VALUE.fullmatch(name) else "")
-        yield Message(
-            "code.argument_value_unknown", written=written, advice=f"write {right}" if right else f"there are {_KNOWN}"
-        )
+        advice = advice_on(written, _VALUE, _OF_AIRFLOW, _KNOWN)
+        yield Message("code.argument_value_unknown", written=written, advice=advice)
     elif match["input"] is not None and match["input"] not in inputs:
         hint = did_you_mean(match["input"], inputs, f"it has {', '.join(map(repr, inputs)) or 'none'}")
         yield Message("code.argument_names_no_input", written=written, hint=hint)

@@ -29,9 +29,10 @@ _VALUE: Final = re.compile(
 
 _VALUES: Final = (
     "{{ ctx.epoch }}, {{ ctx.interval[0] }} (its start), {{ ctx.interval[1] }} (its end), "
-    "{{ ctx.local_interval[0].date }} (the day that it begins in where the schedule is)"
+    "{{ ctx.local_interval[0].date }} (the day that it begins in where the schedule is), {{ ctx.subtask }}, "
+    "{{ ctx.parallelism }} and {{ ctx.parameters.NAME }}"
 )
-_OF_AIRFLOW: Final = {
+OF_AIRFLOW: Final = {
     "ds": "to_date({{ ctx.interval[0] }})",
     "ts": "{{ ctx.interval[0] }}",
     "data_interval_start": "{{ ctx.interval[0] }}",
@@ -39,6 +40,13 @@ _OF_AIRFLOW: Final = {
     "data_interval_end": "{{ ctx.interval[1] }}",
 }
 """What stands here for a variable of Airflow's templates."""
+
+
+def advice_on(written: str, known: re.Pattern[str], of_airflow: Mapping[str, str], all_known: str) -> str:
+    """Return what to write in place of an unknown value in {{ ... }}: the one that is meant, else all there are."""
+    name = re.sub(r"^(params|ctx\.params|parameters)\.", "ctx.parameters.", written)
+    right = of_airflow.get(written) or (f"{{{{ {name} }}}}" if known.fullmatch(name) else "")
+    return f"write {right}" if right else f"there are {all_known}"
 
 
 def is_sql(reference: object) -> bool:
@@ -194,14 +202,8 @@ def _template_problems(token: Token, parameters: Mapping[str, Any]) -> Iterator[
     written = _written(token.text)
     match = _VALUE.fullmatch(written)
     if match is None:
-        name = re.sub(r"^(params|ctx\.params|parameters)\.", "ctx.parameters.", written)
-        right = _OF_AIRFLOW.get(written) or (f"{{{{ {name} }}}}" if _VALUE.fullmatch(name) else "")
-        known = (
-            f"there are {_VALUES}, {{{{ ctx.subtask }}}}, {{{{ ctx.parallelism }}}} and {{{{ ctx.parameters.NAME }}}}"
-        )
-        yield Message(
-            "code.sql_value_unknown", line=token.line, text=token.text, advice=f"write {right}" if right else known
-        )
+        advice = advice_on(written, _VALUE, OF_AIRFLOW, _VALUES)
+        yield Message("code.sql_value_unknown", line=token.line, text=token.text, advice=advice)
     elif match["parameter"] is not None and match["parameter"] not in parameters:
         write = f'write Dataflow(..., parameters={{"{match["parameter"]}": ...}})'
         hint = did_you_mean(match["parameter"], parameters, write)

@@ -6,7 +6,7 @@ Invariant: an option that cannot be understood is refused, never ignored.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -48,14 +48,14 @@ class RetentionSettings:
         """Read the options of the section [weir]; empty and other options are ignored. Raises Misconfigured."""
         given = {key.lower(): str(value).strip() for key, value in options.items() if str(value).strip()}
         usual = RetentionSettings()
-        orphan_age = _time(given, "orphan_age", usual.orphan_age)
+        orphan_age = _time("orphan_age", given.get("orphan_age"), usual.orphan_age)
         if orphan_age is None:
             raise Misconfigured.of("dataflow.orphan_age_is_forever")
         return RetentionSettings(
             keep=RetentionPolicy.from_text(given["keep"]) if "keep" in given else usual.keep,
-            keep_failed=_time(given, "keep_failed", usual.keep_failed),
-            keep_published=_time(given, "keep_published", usual.keep_published),
-            expire_runs=_time(given, "expire_runs", usual.expire_runs),
+            keep_failed=_time("keep_failed", given.get("keep_failed"), usual.keep_failed),
+            keep_published=_time("keep_published", given.get("keep_published"), usual.keep_published),
+            expire_runs=_time("expire_runs", given.get("expire_runs"), usual.expire_runs),
             orphan_age=orphan_age,
             scrub_share=_share(given.get("scrub_share"), usual.scrub_share),
             scrub_repair=_flag(given.get("scrub_repair"), usual=usual.scrub_repair),
@@ -66,28 +66,19 @@ class RetentionSettings:
 
     def of(self, dataflow: Dataflow) -> RetentionSettings:
         """Return the settings of a dataflow: its own choices, and these where it makes none."""
-        return RetentionSettings(
+        retained = dataflow.retained_checkpoints
+        return replace(
+            self,
             keep=self.keep if dataflow.keep is None else RetentionPolicy.from_text(dataflow.keep),
-            keep_failed=_own("keep_failed", dataflow.keep_failed, self.keep_failed),
-            keep_published=_own("keep_published", dataflow.keep_published, self.keep_published),
-            expire_runs=self.expire_runs,
-            orphan_age=self.orphan_age,
-            scrub_share=self.scrub_share,
-            scrub_repair=self.scrub_repair,
+            keep_failed=_time("keep_failed", dataflow.keep_failed, self.keep_failed),
+            keep_published=_time("keep_published", dataflow.keep_published, self.keep_published),
             quota=self.quota if dataflow.quota is None else size_from_text("quota", dataflow.quota),
-            least_free=self.least_free,
-            retained_checkpoints=self.retained_checkpoints
-            if dataflow.retained_checkpoints is None
-            else dataflow.retained_checkpoints,
+            retained_checkpoints=self.retained_checkpoints if retained is None else retained,
         )
 
 
-def _own(what: str, text: str | None, usual: timedelta | None) -> timedelta | None:
+def _time(what: str, text: str | None, usual: timedelta | None) -> timedelta | None:
     return usual if text is None else time_from_text(what, text)
-
-
-def _time(given: Mapping[str, str], what: str, usual: timedelta | None) -> timedelta | None:
-    return time_from_text(what, given[what]) if what in given else usual
 
 
 def _count(given: Mapping[str, str], what: str, usual: int) -> int:

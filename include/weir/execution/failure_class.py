@@ -22,6 +22,7 @@ from weir.errors import (
     Retryable,
     StoreFull,
     SuppressRestarts,
+    causes_of,
     is_disk_full,
 )
 
@@ -100,7 +101,7 @@ def classify(error: BaseException) -> FailureClass:
     for kind, failure in _KINDS:
         if isinstance(error, kind):
             return failure
-    if any(is_disk_full(cause) for cause in _chain(error)):
+    if any(is_disk_full(cause) for cause in causes_of(error)):
         return FailureClass.ENVIRONMENT  # of any disk: a stage may write files of its own
     return FailureClass.APPLICATION if hopeless_cause(error) is None else FailureClass.FATAL
 
@@ -112,7 +113,7 @@ def cause_of(error: BaseException) -> FailureCause | None:
 
 def hopeless_cause(error: BaseException) -> str | None:
     """Return the class name, of `error` or a cause of it, that no other try can help; None if there is none."""
-    for cause in _chain(error):
+    for cause in causes_of(error):
         if isinstance(cause, AttributeError) and isinstance(cause.obj, ModuleType):
             return type(cause).__name__
         found = next((name for name in _names(cause) if name in HOPELESS), None)
@@ -145,12 +146,3 @@ def _of_worker(error: BaseException) -> list[str]:
 def _condition(error: BaseException) -> object:
     ask = getattr(error, "getCondition", None)
     return ask() if callable(ask) else None
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        yield cause
-        cause = cause.__cause__

@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Final, TypeVar
 
-from weir.errors import Internal, WeirError
+from weir.errors import Internal, WeirError, reached
 
 E = TypeVar("E", bound=BaseException)
 
@@ -19,16 +19,9 @@ _OURS: Final = frozenset({"weir", "weir_airflow", "weir_spark", "contextlib"})
 
 def with_users_frames(error: E) -> E:
     """Shorten the tracebacks of an error and of what it was raised from, and return it."""
-    seen: set[int] = set()
-    left: list[BaseException | None] = [error]
-    while left:
-        found = left.pop()
-        if found is None or id(found) in seen:
-            continue
-        seen.add(id(found))
+    for found in reached(error, lambda each: (each.__cause__, each.__context__)):
         if not _is_ours(found):
             found.__traceback__ = _without_ours(found.__traceback__)
-        left += [found.__cause__, found.__context__]
     return error
 
 

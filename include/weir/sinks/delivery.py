@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services
 from weir.dataflow.notifications import EventKind
 from weir.dataflow.targets import Target
-from weir.errors import Internal, Misconfigured, Retryable, WeirError, is_disk_full
+from weir.errors import Internal, Misconfigured, Retryable, WeirError, causes_of, is_disk_full
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.formats.notification import Event, Subject, person_event
 from weir.ledger.database.tables import AttemptRow, DeliveryRow, RunRow
@@ -355,12 +355,9 @@ def _said(target: Target, error: Exception) -> WeirError:
     return TargetAway(text) if _is_silence(error) else TargetFailed(text)
 
 
-def _is_silence(error: BaseException | None) -> bool:
+def _is_silence(error: BaseException) -> bool:
     """Report whether a connection was refused, lost or timed out, by Python's errors or a client library's names."""
-    while error is not None:
-        if isinstance(error, ConnectionError | TimeoutError) or _SILENT & {
-            each.__name__ for each in type(error).__mro__
-        }:
-            return True
-        error = error.__cause__
-    return False
+    return any(
+        isinstance(cause, ConnectionError | TimeoutError) or _SILENT & {each.__name__ for each in type(cause).__mro__}
+        for cause in causes_of(error)
+    )

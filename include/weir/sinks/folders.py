@@ -15,8 +15,9 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from weir.connections import S3Account
 from weir.errors import Misconfigured, Retryable, is_for_person
@@ -42,38 +43,6 @@ _TEMPORARY: Final = 37
 """By how many bytes the name of a file is longer while it is copied."""
 
 _LONGEST_KEY: Final = 1024
-
-
-class TargetFolder(Protocol):
-    """A folder of a target, with files by their "/"-separated names. Raises TargetAway or Misconfigured."""
-
-    def require(self) -> None:
-        """Require that the folder can be reached."""
-        ...
-
-    def require_alone(self) -> None:
-        """Require that the folder is not that of another sink or table, nor in one, as far as that is seen there."""
-        ...
-
-    def make(self) -> None:
-        """Make the folder, with those above."""
-        ...
-
-    def require_room(self, names: Sequence[str]) -> None:
-        """Require that files of these names can be put there, as far as that can be told without doing it."""
-        ...
-
-    def has(self, name: str, size: int) -> bool:
-        """Report whether a file is there, with this size."""
-        ...
-
-    def put(self, name: str, file: VersionFile) -> None:
-        """Put a file of a version there under a name that no other file ever has. Raises Retryable, too."""
-        ...
-
-    def flush(self, name: str) -> None:
-        """Make a file durable that somebody else has written there."""
-        ...
 
 
 def open_folder(url: str, account: S3Account, reach: Reach, counted: PutBytes) -> TargetFolder:
@@ -178,7 +147,6 @@ class S3Folder:
 
     def __init__(self, url: str, account: S3Account, reach: Reach, counted: PutBytes) -> None:
         self._url, self._account, self._reach, self._counted = url, account, reach, counted
-        self._opened: S3Files | None = None
 
     def require(self) -> None:
         """Require that there is a bucket, and that it may be listed."""
@@ -243,13 +211,23 @@ class S3Folder:
                 raise
         self._counted.copied += file.bytes
 
-    @property
+    @cached_property
     def _files(self) -> S3Files:
-        if self._opened is None:
-            with needed_for(f"the folder {self._url}"):
-                from weir.store.s3 import S3Files  # noqa: PLC0415  s3fs is slow to import
-            self._opened = S3Files.open(self._url, self._account.for_s3fs(), S3_SECONDS)
-        return self._opened
+        return s3_files(self._url, self._account)
+
+
+TargetFolder = LocalFolder | S3Folder
+"""A folder of a target, with files by their "/"-separated names. Raises TargetAway or Misconfigured.
+
+A file is put there under a name that no other one ever has; that raises Retryable, too.
+"""
+
+
+def s3_files(url: str, account: S3Account) -> S3Files:
+    """Open a key prefix of S3; nothing is reached yet."""
+    with needed_for(f"the folder {url}"):
+        from weir.store.s3 import S3Files  # noqa: PLC0415  s3fs is slow to import
+    return S3Files.open(url, account.for_s3fs(), S3_SECONDS)
 
 
 def parts_of(reach: Reach, file: VersionFile) -> Iterator[bytes]:

@@ -40,12 +40,12 @@ FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
 
 
-def pauses() -> Iterator[float]:
+def pauses(first: float = FIRST_PAUSE, longest: float = _LONGEST_PAUSE) -> Iterator[float]:
     """Return pauses in seconds that grow, between tries of one request; they never end."""
-    pause = FIRST_PAUSE
+    pause = first
     while True:
         yield pause * random.uniform(0.5, 1)  # noqa: S311  # spreads those that were refused together
-        pause = min(2 * pause, _LONGEST_PAUSE)
+        pause = min(2 * pause, longest)
 
 
 def repeated(server: str, request: str, ask: Callable[[], R], seconds: float, end: float) -> R:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from weir.dataflow.dataflow import Dataflow
 from weir.dataflow.stage import Exchange, Stage, StageKind
 from weir.topology.partitions import PLAIN, Layout
+from weir.typed_json import plain, typed
 from weir.units import format_size
 
 SMALL_RESULT: Final = 16 * 2**20
@@ -30,13 +31,13 @@ _FIELD: Final = "layouts"
 class WrittenLayouts:
     """The layouts in which a run writes a stage, and the reason why these were chosen."""
 
-    layouts: tuple[Layout, ...]
+    written: tuple[Layout, ...]
     reason: str
 
     @property
     def ids(self) -> tuple[str, ...]:
         """The ids of the layouts."""
-        return tuple(layout.id for layout in self.layouts)
+        return tuple(layout.id for layout in self.written)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -91,7 +92,7 @@ def chosen_layouts(
         found = _chosen(known, _rereads(dataflow, stage), sizes.get(stage.name), small)
         if again:
             found = WrittenLayouts(again, "the run has been pinned again, and had written it so before")
-        if set(found.layouts) != set(known):
+        if set(found.written) != set(known):
             chosen[stage.name] = found
     return chosen
 
@@ -128,26 +129,11 @@ def _chosen(
 
 def pinned_json(dataflow: Dataflow, chosen: Mapping[str, WrittenLayouts] | None) -> dict[str, Any]:
     """Return the record that a run is pinned to as plain JSON values; None: no layout was chosen."""
-    if chosen is None:
-        return dataflow.to_json()
-    layouts = {
-        stage: {
-            "written": [{"keys": list(each.keys), "max_parallelism": each.max_parallelism} for each in found.layouts],
-            "reason": found.reason,
-        }
-        for stage, found in sorted(chosen.items())
-    }
-    return {**dataflow.to_json(), _FIELD: layouts}
+    layouts = {} if chosen is None else {_FIELD: plain(dict(sorted(chosen.items())))}
+    return {**dataflow.to_json(), **layouts}
 
 
 def chosen_of_json(document: Mapping[str, Any]) -> dict[str, WrittenLayouts] | None:
     """Read the layouts in the record that `pinned_json` returned."""
     layouts = document.get(_FIELD)
-    if layouts is None:
-        return None
-    return {
-        stage: WrittenLayouts(
-            tuple(Layout(tuple(each["keys"]), each["max_parallelism"]) for each in found["written"]), found["reason"]
-        )
-        for stage, found in layouts.items()
-    }
+    return None if layouts is None else typed("layouts", dict[str, WrittenLayouts], layouts)

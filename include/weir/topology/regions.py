@@ -39,7 +39,7 @@ class Topology:
         self.regions: tuple[LogicalRegion, ...] = tuple(_logical_region(groups[first]) for first in order)
         self._regions = {region.name: region for region in self.regions}
         self._region_of = {stage: region for region in self.regions for stage in region.stages}
-        written = declared_layouts(dataflow) | {name: found.layouts for name, found in (chosen or {}).items()}
+        written = declared_layouts(dataflow) | {name: found.written for name, found in (chosen or {}).items()}
         self._layouts = {name: {each.id: each for each in layouts} for name, layouts in written.items()}
         self._readers: dict[tuple[str, str], dict[str, bool]] = {}
         """By stage and layout: the reading regions, and whether each subtask of them reads one partition only."""

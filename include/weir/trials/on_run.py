@@ -110,7 +110,7 @@ def _topology(declared: Declared, run: Run, *, as_it_was: bool) -> Topology:
     except Misconfigured as error:
         raise _unfit(run, Message("trials.stages_do_not_fit"), error) from error
     written = {name: WrittenLayouts(run.topology.layouts_of(name), "as the run has written it") for name in upstream}
-    return Topology(mixed, {name: found for name, found in written.items() if found.layouts})
+    return Topology(mixed, {name: found for name, found in written.items() if found.written})
 
 
 def _boundaries(flow: Dataflow, region: set[str]) -> Iterator[str]:

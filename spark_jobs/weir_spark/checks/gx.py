@@ -15,7 +15,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from weir.errors import Misconfigured
+from weir.errors import Misconfigured, reached
 from weir.formats.checks import ExpectationResult
 from weir.formats.expectation_types import registry_problems
 from weir.formats.suite import Expectation, Suite
@@ -185,7 +185,7 @@ def _plain(value: Any) -> Any:
 
 def _require_fault_of_expectation(error: BaseException) -> None:
     """Raise the cause unless it is an expression or its values: the first of Spark; its own context is that of grpc."""
-    for cause in _causes(error):
+    for cause in reached(error, lambda found: (found.__cause__ or found.__context__,)):
         if isinstance(cause, SPARK_ERRORS):
             require_fault_of_expectation(cause)
             return
@@ -197,12 +197,3 @@ def _is_of_grpc(error: BaseException) -> bool:
     """Report whether an error is of grpc, without importing it: a driver on a cluster often has none."""
     grpc = sys.modules.get("grpc")
     return grpc is not None and isinstance(error, grpc.RpcError)
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        yield cause
-        cause = cause.__cause__ or cause.__context__

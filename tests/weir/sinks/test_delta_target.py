@@ -275,7 +275,7 @@ def test_a_table_that_others_change_all_the_time_is_away(sink, monkeypatch):
         raise CommitFailedError("a transaction came before")
 
     monkeypatch.setattr(DeltaTable, "create_write_transaction", lose)
-    monkeypatch.setattr(module, "_LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr(module, "_PAUSES", (0.0, 0.0))
     with pytest.raises(TargetAway, check=of_kind("sinks.delta_changes_too_often", turns="20")):
         sink.publish(sink.version(2, [2]))
     monkeypatch.setattr(DeltaTable, "create_write_transaction", original)

@@ -56,7 +56,7 @@ def lake(tmp_path):
 @pytest.fixture
 def quick(monkeypatch):
     """Turns follow each other at once."""
-    monkeypatch.setattr(module, "_PAUSE", 0.0)
+    monkeypatch.setattr(module, "_PAUSES", (0.0, 0.0))
 
 
 class TestContract(SinkContract):

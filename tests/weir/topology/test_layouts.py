@@ -38,7 +38,7 @@ def made(by=(), **more):
 def choice(dataflow, size=None, small=SMALL_RESULT, before=None):
     sizes = {} if size is None else {"made": ResultSize(size, "flow@before")}
     found = chosen_layouts(dataflow, sizes, small, before or {}).get("made")
-    return declared_layouts(dataflow)["made"] if found is None else found.layouts
+    return declared_layouts(dataflow)["made"] if found is None else found.written
 
 
 @pytest.mark.parametrize("size", [None, 0, SMALL_RESULT, LARGE, 10**12])

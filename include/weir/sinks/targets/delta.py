@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import random
 import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -44,12 +44,13 @@ from weir.sinks.targets.delta_columns import (
     required_columns,
     schema_with,
 )
+from weir.store.time_limit import pauses
 
 _TURNS: Final = 20
 """How often a commit is tried while others commit to the same table."""
 
-_FIRST_PAUSE: Final = 0.02
-_LONGEST_PAUSE: Final = 2.0
+_PAUSES: Final = (0.02, 2.0)
+"""The first pause between two of them, and the longest, in seconds."""
 
 _ROLLED_BACK: Final = -1
 """The digest in the marker of a version whose rows were taken out."""
@@ -86,7 +87,7 @@ class DeltaTarget(SinkTarget):
         """Put the files into the table's folder, then replace the epoch's partition and its marker in one commit."""
         columns = columns_of(version.spark_schema, self._partition)
         with self._reached():
-            for pause in _pauses():
+            for pause in islice(pauses(*_PAUSES), _TURNS):
                 table = self._found() or self._created(columns)
                 found = self._seen(table, version)
                 if found is not Outcome.ABSENT:
@@ -105,7 +106,7 @@ class DeltaTarget(SinkTarget):
     def rollback(self, version: Version, token: Token) -> bool:  # noqa: ARG002
         """Remove the files of the epoch's partition, and change the marker, in one commit."""
         with self._reached():
-            for pause in _pauses():
+            for pause in islice(pauses(*_PAUSES), _TURNS):
                 table = self._found()
                 number, digest = (0, None) if table is None else self._marked(table, version)
                 is_equal = number < version.number and digest == _digest(version)
@@ -356,9 +357,3 @@ def _digest_marker(marker: str) -> str:
 def _digest(version: Version) -> int:
     """Return 63 bits of the digest, since a marker's value is a signed number of 64."""
     return int.from_bytes(hashlib.sha256(version.digest.encode()).digest()[:8]) >> 1
-
-
-def _pauses() -> Iterator[float]:
-    for turn in range(_TURNS):
-        longest = min(_FIRST_PAUSE * 2**turn, _LONGEST_PAUSE)
-        yield longest * random.uniform(0.5, 1)  # noqa: S311  # spreads those that were refused together

@@ -19,8 +19,7 @@ import pyarrow.parquet as pq
 
 from weir.connections import S3Account
 from weir.errors import Misconfigured, Retryable
-from weir.extras import needed_for
-from weir.sinks.folders import PART_BYTES, S3_SECONDS, parts_of, reached, require_apart
+from weir.sinks.folders import PART_BYTES, parts_of, reached, require_apart, s3_files
 from weir.sinks.protocol import (
     ROLLED_BACK,
     Held,
@@ -153,10 +152,7 @@ class S3FilesTarget(SinkTarget):
 
     @cached_property
     def _files(self) -> S3Files:
-        with needed_for(f"the folder {self.options['path']}"):
-            from weir.store.s3 import S3Files  # noqa: PLC0415  s3fs is slow to import
-        account = S3Account.of(self.options["conn_id"], self.reach.connection)
-        return S3Files.open(self.options["path"], account.for_s3fs(), S3_SECONDS)
+        return s3_files(self.options["path"], S3Account.of(self.options["conn_id"], self.reach.connection))
 
 
 def _seen(found: _Object | None, version: Version) -> Outcome:

@@ -11,7 +11,6 @@ snapshot.
 
 from __future__ import annotations
 
-import random
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -51,6 +50,7 @@ from weir.sinks.protocol import (
 )
 from weir.sinks.targets.iceberg_epoch import OWNER, EpochInTable, Marker, file_name, marker_key
 from weir.sinks.targets.iceberg_schema import data_file, schema_of, stage_schema
+from weir.store.time_limit import pauses
 
 _FORMAT: Final = 2
 """The greatest format version of tables that PyIceberg writes."""
@@ -58,9 +58,8 @@ _FORMAT: Final = 2
 _TURNS: Final = 10
 """How often a commit that somebody else came before, or that was not answered, is tried again at once."""
 
-_PAUSE: Final = 0.05
-_LONGEST_PAUSE: Final = 2.0
-"""Seconds before the next turn, doubled each time up to the longest, by chance a half of it."""
+_PAUSES: Final = (0.1, 2.0)
+"""The first pause between two of them, and the longest, in seconds."""
 
 _SECONDS: Final = 180.0
 """How long turns begin: a catalog that answers everything but commits takes a minute for each."""
@@ -178,7 +177,7 @@ class IcebergTarget(SinkTarget):
     def _until_committed(self, load: Callable[[], Table], change: Callable[[Table], Transaction | None]) -> None:
         """Commit what `change` stages for the table as it is, until it is in, or there is nothing to stage."""
         until = time.monotonic() + _SECONDS
-        for turn in range(1, _TURNS + 1):
+        for turn, pause in enumerate(pauses(*_PAUSES), 1):
             table = load()
             table.metadata.properties[_RETRIES] = "0"  # in this object only
             table.metadata.properties.setdefault(_MERGES, "true")  # likewise; so it is for writers in Java
@@ -192,8 +191,7 @@ class IcebergTarget(SinkTarget):
                 raise TargetAway.of(
                     "sinks.iceberg_commits_fail", turn=turn, name=self._name, said=said(failure)
                 ) from failure
-            longest = min(_PAUSE * 2**turn, _LONGEST_PAUSE)
-            time.sleep(random.uniform(longest / 2, longest))  # noqa: S311
+            time.sleep(pause)
 
     def _table(self, catalog: Catalog, wanted: Schema) -> Table:
         try:

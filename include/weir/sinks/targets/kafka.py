@@ -14,7 +14,6 @@ Source of the protocol: KIP-98, and KIP-447 on fencing.
 from __future__ import annotations
 
 import json
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -39,10 +38,9 @@ from weir.sinks.targets.kafka_records import (
     open_keys,
     written,
 )
+from weir.store.time_limit import pauses
 
 _TURNS: Final = 8
-_FIRST_PAUSE: Final = 0.1
-_LONGEST_PAUSE: Final = 5.0
 
 _ROWS_A_SECOND: Final = 20_000
 _BYTES_A_SECOND: Final = 4 * 2**20
@@ -92,7 +90,7 @@ class KafkaTarget(SinkTarget):
 
     def commit(self, version: Version, token: Token) -> Outcome:
         """Take the transactional id, read the markers, and send records and marker in one transaction."""
-        for turn in range(1, _TURNS + 1):
+        for turn, pause in enumerate(pauses(), 1):
             try:
                 with self._reached() as cluster:
                     return self._commit(version, self._place(cluster, token), token["seconds"])
@@ -100,7 +98,7 @@ class KafkaTarget(SinkTarget):
                 if turn == _TURNS:
                     raise
             # Of two processes that take the id from each other, one is to be quicker.
-            time.sleep(random.uniform(0.5, 1) * min(_FIRST_PAUSE * 2**turn, _LONGEST_PAUSE))  # noqa: S311
+            time.sleep(pause)
         raise AssertionError("the last turn returns or raises")
 
     def recover(self, version: Version, token: Token) -> Outcome:
