@@ -136,7 +136,7 @@ def _book_unregistered(services: Services, failed: FailedTry, failure: FailureCl
         record_failed_begin(session, row)
         if decision.action is Action.FAIL:
             event = _never_begun(row)
-            of = RunId(event.run or f"{row.dag_id}/{row.run_id}")
+            of = RunId(event.of.run or f"{row.dag_id}/{row.run_id}")
             tell_incident(session, of, event, services.now(), clear_number=failed.clear_number)
     return decision
 

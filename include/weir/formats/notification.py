@@ -20,7 +20,16 @@ VERSION: Final = 1
 _UNQUOTED: Final = "@:+"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The run that something happened to, None where it is of none."""
+
+    dataflow: str
+    epoch: str | None
+    run: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """Something that happened to a dataflow; `text` says it in a sentence. `subject` is part of the id.
 
@@ -29,13 +38,16 @@ class Event:
     """
 
     kind: EventKind
-    dataflow: str
+    of: Subject
     subject: tuple[str, ...]
     text: str
-    epoch: str | None = None
-    run: str | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
     is_rebuilt: bool = False
+
+    @property
+    def dataflow(self) -> str:
+        """The dataflow that it happened to."""
+        return self.of.dataflow
 
     @property
     def id(self) -> str:
@@ -49,8 +61,8 @@ class Event:
             "id": self.id,
             "kind": self.kind.value,
             "dataflow": self.dataflow,
-            "epoch": self.epoch,
-            "run": self.run,
+            "epoch": self.of.epoch,
+            "run": self.of.run,
             "at": at.astimezone(UTC).isoformat(),
             "text": self.text,
             "rebuilt": self.is_rebuilt,
@@ -58,26 +70,11 @@ class Event:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """The run that something happened to, None where it is of none."""
-
-    dataflow: str
-    epoch: str | None
-    run: str | None
-
-
 def checkpoint_event(kind: EventKind, of: Subject, number: int, text: str, **details: Any) -> Event:
     """Return what happened to a checkpoint: `text` goes on after its name."""
-    return Event(
-        kind=kind,
-        dataflow=of.dataflow,
-        subject=(str(number),),
-        text=f"Checkpoint {number} of {of.dataflow}{f', epoch {of.epoch},' if of.epoch else ''} {text}",
-        epoch=of.epoch,
-        run=of.run,
-        details={"checkpoint": number, "path": checkpoint_path(of.dataflow, number), **details},
-    )
+    told = f"Checkpoint {number} of {of.dataflow}{f', epoch {of.epoch},' if of.epoch else ''} {text}"
+    path = checkpoint_path(of.dataflow, number)
+    return Event(kind, of, (str(number),), told, {"checkpoint": number, "path": path, **details})
 
 
 def published_event(of: Subject, sink: str, version: int, attempt: str, pointer: str) -> Event:
@@ -85,49 +82,27 @@ def published_event(of: Subject, sink: str, version: int, attempt: str, pointer:
 
     `attempt` is that of the closing task: a number may be given out again once its pointer and the ledger are lost.
     """
-    return Event(
-        kind=EventKind.VERSION_PUBLISHED,
-        dataflow=of.dataflow,
-        subject=(f"{sink}@{of.epoch}", str(version), attempt),
-        text=f"Version {version} of {of.dataflow}.{sink}, epoch {of.epoch}, is published",
-        epoch=of.epoch,
-        run=of.run,
-        details={"sink": sink, "version": version, "pointer": pointer},
-    )
+    text = f"Version {version} of {of.dataflow}.{sink}, epoch {of.epoch}, is published"
+    details = {"sink": sink, "version": version, "pointer": pointer}
+    return Event(EventKind.VERSION_PUBLISHED, of, (f"{sink}@{of.epoch}", str(version), attempt), text, details)
 
 
 def person_event(what: str, of: Subject, subject: tuple[str, ...], text: str, **details: Any) -> Event:
     """Return that a person is needed; `what` names the case."""
-    return Event(
-        kind=EventKind.PERSON_NEEDED,
-        dataflow=of.dataflow,
-        subject=(what, *subject),
-        text=text,
-        epoch=of.epoch,
-        run=of.run,
-        details={"what": what, **details},
-    )
+    return Event(EventKind.PERSON_NEEDED, of, (what, *subject), text, {"what": what, **details})
 
 
 def failed_over_event(of: Subject, incident: tuple[str, ...], text: str, **details: Any) -> Event:
     """Return that a failure or a loss is recovered from; `incident` tells it apart from others."""
-    return _of_incident(EventKind.FAILED_OVER, of, incident, text, details)
+    return Event(EventKind.FAILED_OVER, of, incident, text, details)
 
 
 def healed_event(failed_over: str, of: Subject, text: str, **details: Any) -> Event:
     """Return that a run is whole again after a failover; `failed_over` is the id of its event."""
     incident = tuple(unquote(part) for part in failed_over.split("/")[2:])
-    return _of_incident(EventKind.HEALED, of, incident, text, {"failed_over": failed_over, **details})
+    return Event(EventKind.HEALED, of, incident, text, {"failed_over": failed_over, **details})
 
 
 def deadline_event(of: Subject, text: str, **details: Any) -> Event:
     """Return that an epoch was not published by its time."""
-    return _of_incident(EventKind.DEADLINE_MISSED, of, (str(of.epoch),), text, details)
-
-
-def _of_incident(
-    kind: EventKind, of: Subject, subject: tuple[str, ...], text: str, details: Mapping[str, Any]
-) -> Event:
-    return Event(
-        kind=kind, dataflow=of.dataflow, subject=subject, text=text, epoch=of.epoch, run=of.run, details=details
-    )
+    return Event(EventKind.DEADLINE_MISSED, of, (str(of.epoch),), text, details)

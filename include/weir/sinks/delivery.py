@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -261,34 +261,22 @@ def _deliver(
 
 
 def _arrived(delivery: Delivery, run: str, outcome: Outcome) -> Event:
-    version, target = delivery.version, str(delivery.target)
-    return Event(
-        kind=EventKind.VERSION_DELIVERED,
-        dataflow=version.dataflow,
-        subject=_subject(delivery),
-        text=f"Version {version.number} of {version.owner}, epoch {version.epoch}, is in {target}",
-        epoch=version.epoch,
-        run=run,
-        details={
-            "sink": version.sink,
-            "version": version.number,
-            "target": target,
-            "outcome": outcome.value,
-            "rows": version.rows,
-        },
-    )
+    version = delivery.version
+    of = Subject(version.dataflow, version.epoch, run)
+    text = f"Version {version.number} of {version.owner}, epoch {version.epoch}, is in {delivery.target}"
+    details = {**_named(delivery), "outcome": outcome.value, "rows": version.rows}
+    return Event(EventKind.VERSION_DELIVERED, of, _subject(delivery), text, details)
 
 
 def _waits(delivery: Delivery, problem: Undelivered) -> Event:
-    version, target = delivery.version, str(delivery.target)
-    of = Subject(version.dataflow, version.epoch, problem.run)
-    more = {
-        "sink": version.sink,
-        "version": version.number,
-        "target": target,
-        "error": shortened(str(problem.error), _TEXT),
-    }
-    return person_event("version_waits", of, _subject(delivery), shortened(str(problem), _TEXT), **more)
+    of = Subject(delivery.version.dataflow, delivery.version.epoch, problem.run)
+    details = {**_named(delivery), "error": shortened(str(problem.error), _TEXT)}
+    return person_event("version_waits", of, _subject(delivery), shortened(str(problem), _TEXT), **details)
+
+
+def _named(delivery: Delivery) -> dict[str, Any]:
+    version = delivery.version
+    return {"sink": version.sink, "version": version.number, "target": str(delivery.target)}
 
 
 def _subject(delivery: Delivery) -> tuple[str, ...]:
