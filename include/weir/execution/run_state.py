@@ -20,8 +20,7 @@ from weir.code.generation_rules import agreed
 from weir.errors import Fault, Loss, Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.topology.ids import OWN_RUN, AttemptId, Digest, RunId, RunRef
-from weir.topology.partitions import Layout
-from weir.topology.regions import InputPartitions, PartitionId, PreviousInput, RegionId, Topology
+from weir.topology.regions import InputPartitions, PartitionId, RegionId, Topology
 
 _Id = TypeVar("_Id", RegionId, PartitionId)
 _DONE = (PartitionState.FINISHED, PartitionState.RELEASED)
@@ -292,31 +291,18 @@ class RunState:
             own = tuple(replace(read, partitions=self._in_run(run, read.partitions)) for read in own)
         return (*own, *(self._of_epoch_before(run, read) for read in topology.previous_inputs(local)))
 
-    def _of_epoch_before(self, run: RunRef, read: PreviousInput) -> InputPartitions:
-        layout, partitions = self._previous_partitions(run, read)
-        return InputPartitions(
-            argument=read.argument,
-            stage=read.stage,
-            producer=read.producer,
-            layout=layout,
-            partitions=partitions,
-            declared=read.layout,
-            assigned=read.key_groups,
-            schema=read.schema,
-        )
-
-    def _previous_partitions(self, run: RunRef, read: PreviousInput) -> tuple[Layout, tuple[PartitionId, ...]]:
-        """Return the producer's partitions in the run before, in the layout that is read.
+    def _of_epoch_before(self, run: RunRef, read: InputPartitions) -> InputPartitions:
+        """Return the input with the producer's partitions in the run before, in the layout that is read.
 
         There are none in the first epoch, and none of a new state.
         """
         before = self.predecessor_of(run)
         if before is None:
-            return read.layout, ()
+            return read
         known = self._earlier(before).topology
         is_state = read.producer in self.topology_of(run).states
         if is_state and read.producer not in known.states:
-            return read.layout, ()
+            return read
         layout = known.layout_for(read.producer, read.layout)
         if layout is None or (is_state and layout != read.layout):
             raise Misconfigured.of(
@@ -326,7 +312,8 @@ class RunState:
                 before=before,
                 layout_id=read.layout.id,
             )
-        return layout, self._in_run(before, known.partitions_of(read.producer, layout.id))
+        partitions = self._in_run(before, known.partitions_of(read.producer, layout.id))
+        return replace(read, layout=layout, partitions=partitions)
 
     # Validity
 

@@ -23,7 +23,7 @@ from weir.ledger.attempts import free_number
 from weir.ledger.runs import run_key
 from weir.snapshots.savepoint import copy_files
 from weir.snapshots.source import NotThere, Source
-from weir.topology.ids import AttemptId, Digest
+from weir.topology.ids import AttemptId
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 CODE = "restored"
@@ -39,11 +39,6 @@ class RestoredPartition:
     folder: str
     manifest: Manifest
     copies: tuple[FileCopy, ...]
-
-    @property
-    def digest(self) -> Digest:
-        """The digest of its rows, as text."""
-        return Digest(str(self.manifest.digest))
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,10 +121,11 @@ class KeyFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputPartitions:
-    """The partitions that a blocking input of a region reads, in the layout in which they are written.
+    """The partitions that a blocking or previous input of a region reads, in the layout in which they are written.
 
     The rows are those of the inclusive range `assigned` of key groups of the layout `declared` by the exchange (None:
-    all rows). `schema` is the declared schema as Spark DDL (empty: none).
+    all rows). `schema` is the declared schema as Spark DDL (empty: none). Those of a previous input are known once its
+    run is: until then it has none, and the declared layout.
     """
 
     argument: str
@@ -148,19 +149,3 @@ class InputPartitions:
             return None
         is_all = self.assigned == (0, self.declared.max_parallelism - 1)
         return None if is_all else KeyFilter(self.declared, self.assigned)
-
-
-@dataclass(frozen=True, slots=True)
-class PreviousInput:
-    """A `previous` input of a region: it reads all partitions of the producer in the previous run.
-
-    `layout` is the one that the exchange declares; the previous run may have written another. `schema` is Spark DDL:
-    where there is no previous run, it reads no rows with these columns.
-    """
-
-    argument: str
-    stage: str
-    producer: str
-    layout: Layout
-    key_groups: tuple[int, int] | None
-    schema: str

@@ -19,9 +19,9 @@ from weir.dataflow.state import StateKind
 from weir.errors import Internal
 from weir.topology.key_groups import key_group_range
 from weir.topology.layouts import WrittenLayouts, chosen_of_json, declared_layout, declared_layouts, pinned_json, taken
-from weir.topology.partitions import InputPartitions, Layout, LogicalRegion, PartitionId, PreviousInput, RegionId
+from weir.topology.partitions import InputPartitions, Layout, LogicalRegion, PartitionId, RegionId
 
-__all__ = ["InputPartitions", "LogicalRegion", "PartitionId", "PreviousInput", "RegionId", "Topology"]
+__all__ = ["InputPartitions", "LogicalRegion", "PartitionId", "RegionId", "Topology"]
 _MAX_JOINED_NAME = 60
 
 
@@ -238,38 +238,46 @@ class Topology:
             for partition in self.partitions_of(stage, layout)
         )
 
-    def previous_inputs(self, region: RegionId) -> tuple[PreviousInput, ...]:
-        """Return the inputs of a region's stages from the previous run, in the order of stages and arguments."""
+    def previous_inputs(self, region: RegionId) -> tuple[InputPartitions, ...]:
+        """Return the inputs of a region's stages from the previous run, in the order of stages and arguments.
+
+        They read all partitions that run has; it may have written another layout than the declared one.
+        """
         self._expect(region)
         return tuple(
-            PreviousInput(
-                argument, stage.name, exchange.stage, *self._assigned(stage, exchange, region), exchange.schema
-            )
+            self._read(stage, argument, exchange, region, declared_layout(self.dataflow, stage.name, exchange), ())
             for stage in self.stages_of(region.name)
             for argument, exchange in stage.exchanges.items()
             if exchange.is_previous
         )
 
     def _input(self, stage: Stage, argument: str, exchange: Exchange, region: RegionId) -> InputPartitions:
-        declared, groups = self._assigned(stage, exchange, region)
         layout = self.layout_read(stage.name, exchange)
         partitions = self._partitions[exchange.stage, layout.id]
         read = partitions[region.subtask : region.subtask + 1] if exchange.pointwise else partitions
+        return self._read(stage, argument, exchange, region, layout, read)
+
+    def _read(
+        self,
+        stage: Stage,
+        argument: str,
+        exchange: Exchange,
+        region: RegionId,
+        layout: Layout,
+        partitions: tuple[PartitionId, ...],
+    ) -> InputPartitions:
+        declared = declared_layout(self.dataflow, stage.name, exchange)
+        groups = key_group_range(declared.max_parallelism, stage.parallelism, region.subtask) if declared.keys else None
         return InputPartitions(
             argument=argument,
             stage=stage.name,
             producer=exchange.stage,
             layout=layout,
-            partitions=read,
+            partitions=partitions,
             declared=declared,
             assigned=groups,
+            schema=exchange.schema,
         )
-
-    def _assigned(self, stage: Stage, exchange: Exchange, region: RegionId) -> tuple[Layout, tuple[int, int] | None]:
-        layout = declared_layout(self.dataflow, stage.name, exchange)
-        if not layout.keys:
-            return layout, None
-        return layout, key_group_range(layout.max_parallelism, stage.parallelism, region.subtask)
 
     def producer(self, partition: PartitionId) -> RegionId:
         """Return the region that writes a partition."""

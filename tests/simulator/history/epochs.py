@@ -13,7 +13,7 @@ from tests.simulator.history.ledger_view import Partition
 
 from weir.execution.run_state import CLOSE
 from weir.ledger.runs import run_key, topology_of
-from weir.topology.partitions import PreviousInput
+from weir.topology.partitions import InputPartitions
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 RunRegion = tuple[str, RegionId]
@@ -79,7 +79,7 @@ class Epochs:
         for read in () if before is None else self.topology_of(run).previous_inputs(region):
             yield from self.partitions_read(before or "", read)
 
-    def partitions_read(self, before: str, read: PreviousInput) -> list[Partition]:
+    def partitions_read(self, before: str, read: InputPartitions) -> list[Partition]:
         """Return the partitions that an input is of the run before, in the layout in which they are written."""
         layout = self.topology_of(before).layout_for(read.producer, read.layout)
         return [] if layout is None else self.partitions_of(before, read.producer, layout.id)

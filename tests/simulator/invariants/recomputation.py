@@ -27,7 +27,7 @@ from tests.simulator.rows import (
 
 from weir.dataflow.stage import Stage
 from weir.dataflow.state import State, StateKind
-from weir.topology.partitions import PreviousInput
+from weir.topology.partitions import InputPartitions
 from weir.units import time_from_text
 
 Content = Callable[[Partition], str | None]
@@ -137,7 +137,7 @@ class _StateBefore:
         return packed(applied(self.rows, changes_of(content, self.rows, self.groups, self.day)))
 
 
-def _kept(state: State, read: PreviousInput, contents: list[str | None], day: int) -> _StateBefore:
+def _kept(state: State, read: InputPartitions, contents: list[str | None], day: int) -> _StateBefore:
     groups = read.key_groups or (0, 0)
     rows: dict[int, str] = {}
     for text in contents:

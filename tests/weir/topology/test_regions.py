@@ -8,7 +8,7 @@ from tests.messages.kinds import of_kind
 from weir.dataflow import Dataflow, Stage, blocking, cached, pipelined, previous, sink, source
 from weir.errors import Internal
 from weir.topology.partitions import PLAIN, Layout
-from weir.topology.regions import LogicalRegion, PartitionId, PreviousInput, RegionId, Topology
+from weir.topology.regions import InputPartitions, LogicalRegion, PartitionId, RegionId, Topology
 
 
 def flights(parallelism=3):
@@ -186,15 +186,26 @@ def test_a_partition_that_is_read_pointwise_and_otherwise_has_all_those_consumer
     )
 
 
+def of_run_before(stage, producer, declared, assigned):
+    return InputPartitions(
+        argument="before",
+        stage=stage,
+        producer=producer,
+        layout=declared,
+        partitions=(),
+        declared=declared,
+        assigned=assigned,
+        schema="id BIGINT",
+    )
+
+
 def test_what_is_read_of_the_epoch_before_is_told_apart_from_inputs_of_the_run():
     topology = history()
     assert [read.argument for read in topology.inputs(RegionId("merged-report", 1))] == ["today"]
     assert topology.previous_inputs(RegionId("merged-report", 1)) == (
-        PreviousInput("before", "merged", "merged", BY_ID, (64, 127), "id BIGINT"),
+        of_run_before("merged", "merged", BY_ID, (64, 127)),
     )
-    assert topology.previous_inputs(RegionId("last-out", 0)) == (
-        PreviousInput("before", "last", "clean", PLAIN, None, "id BIGINT"),
-    )
+    assert topology.previous_inputs(RegionId("last-out", 0)) == (of_run_before("last", "clean", PLAIN, None),)
     assert topology.previous_inputs(RegionId("rows", 0)) == ()
 
 
