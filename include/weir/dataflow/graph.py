@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from graphlib import CycleError, TopologicalSorter
 
 from weir.dataflow.stage import Stage
 
@@ -17,22 +19,15 @@ def topological_order(reads: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     Names on a cycle or after one are left out: the caller compares lengths.
     """
     position = {name: i for i, name in enumerate(reads)}
-    waits = {name: len(set(read)) for name, read in reads.items()}
-    readers: dict[str, list[str]] = {name: [] for name in reads}
-    for name, read in reads.items():
-        for producer in set(read):
-            readers[producer].append(name)
-    names = list(reads)
-    ready = [position[name] for name, count in waits.items() if not count]
-    heapq.heapify(ready)
-    ordered: list[str] = []
-    while ready:
-        name = names[heapq.heappop(ready)]
-        ordered.append(name)
-        for reader in readers[name]:
-            waits[reader] -= 1
-            if not waits[reader]:
-                heapq.heappush(ready, position[reader])
+    names, ready, ordered = list(reads), list[int](), list[str]()
+    left = TopologicalSorter(reads)
+    with suppress(CycleError):
+        left.prepare()
+    while left.is_active():
+        for name in left.get_ready():
+            heapq.heappush(ready, position[name])
+        ordered.append(names[heapq.heappop(ready)])
+        left.done(ordered[-1])
     return tuple(ordered)
 
 

@@ -61,10 +61,7 @@ class StoredArchive:
 def stored_archives(store: Store, dataflow: str) -> tuple[StoredArchive | str, ...]:
     """Return the archives of code of a dataflow that are whole, and notes on the others. Raises Retryable."""
     folder = archives_folder(dataflow)
-    try:
-        paths = sorted(f"{folder}/{name}" for name, _ in store.list(folder))
-    except NotFound:
-        return ()
+    paths = [f"{folder}/{name}" for name in files_in(store, folder)]
     named = [(fingerprint, path) for path in paths if (fingerprint := archive_fingerprint(path)) is not None]
     found = in_parallel(partial(_archive, store), named, store.workers)
     return tuple(each for each in found if each is not None)
@@ -167,10 +164,7 @@ def _released(store: Store, folder: str) -> str | None:
 def _pointer_paths(store: Store, dataflow: str, epoch: str) -> Iterable[str]:
     for sink in _folders(store, sinks_folder(dataflow)):
         folder = pointer_folder(dataflow, sink, epoch)
-        try:
-            yield from [f"{folder}/{name}" for name, _ in store.list(folder) if name.endswith(".json")]
-        except NotFound:
-            continue
+        yield from (f"{folder}/{name}" for name in files_in(store, folder) if name.endswith(".json"))
 
 
 def _pointer(store: Store, path: str) -> Pointer | str:

@@ -130,9 +130,7 @@ class Store:
 
         Raises NotFound if there is definitely no such folder.
         """
-        with self._translated_errors("list", path):
-            entries = self.files.entries(_checked(path))
-        return sorted((name, size) for name, size in entries if size is not None)
+        return [(name, size) for name, size in self.entries(path) if size is not None]
 
     def entries(self, path: str) -> tuple[tuple[str, int | None], ...]:
         """List names and sizes of all that is directly in a folder, by name; the size of a folder is None.
@@ -144,9 +142,7 @@ class Store:
 
     def folders(self, path: str) -> list[str]:  # type: ignore[valid-type]  # `list` is the method above here
         """List the names of the folders directly in a folder. Raises NotFound if there is definitely no such folder."""
-        with self._translated_errors("list", path):
-            entries = self.files.entries(_checked(path))
-        return sorted(name for name, size in entries if size is None)
+        return [name for name, size in self.entries(path) if size is None]
 
     def delete(self, path: str) -> None:
         """Delete one file; that it is gone already is fine."""

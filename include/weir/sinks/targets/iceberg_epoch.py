@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, Final
 
@@ -55,10 +55,7 @@ class Marker:
 
     def to_json(self) -> str:
         """Return it as the text of a table property."""
-        return json.dumps(
-            {"number": self.number, "digest": self.digest, "commit": self.commit, "files": self.files},
-            separators=(",", ":"),
-        )
+        return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Marker:

@@ -142,15 +142,12 @@ class PostgresTarget(SinkTarget):
 
     def _require_free(self, version: Version, columns: Sequence[Column], unique: Sequence[str]) -> None:
         """Require that no two rows have equal values of a unique index, nor has one a value of another epoch's row."""
-        known = [each for each in columns if each.name in unique]
-        names = [each.name for each in known]
-        loaded = sql.Identifier("weir_keys")
+        names = [each.name for each in columns if each.name in unique]
         equal = sql.SQL(" and ").join(sql.SQL("found.{0} = loaded.{0}").format(sql.Identifier(name)) for name in names)
         twice = sql.SQL("select {0} from {1} where row({0}) is not null group by {0} having count(*) > 1 limit 1")
         there = sql.SQL("select loaded.* from {} loaded join {} found on {} where found.{} is distinct from %s limit 1")
         with self._transaction(version) as cursor:
-            self._make_temporary(cursor, loaded, names)
-            _copy(cursor, loaded, names, as_csv(known, batches(self.reach, version, names), None))
+            loaded = self._loaded_keys(cursor, version, columns, names)
             cursor.execute(twice.format(_listed(names), loaded))
             taken = cursor.fetchone()
             if taken is None and EPOCH_COLUMN not in unique:
@@ -463,10 +460,7 @@ class PostgresTarget(SinkTarget):
     def _require_keys(self, cursor: Any, version: Version, columns: Sequence[Column]) -> None:
         """Require that no two rows have the same key, which the merge could not tell apart, and none has a null."""
         names = self.options["key"]
-        known = [each for key in names for each in columns if each.name == key]
-        loaded = sql.Identifier("weir_keys")
-        self._make_temporary(cursor, loaded, names)
-        _copy(cursor, loaded, names, as_csv(known, batches(self.reach, version, names), None))
+        loaded = self._loaded_keys(cursor, version, columns, names)
         for name in names:
             cursor.execute(sql.SQL("select from {} where {} is null limit 1").format(loaded, sql.Identifier(name)))
             if cursor.fetchone() is not None:
@@ -485,6 +479,16 @@ class PostgresTarget(SinkTarget):
                 values=dict(zip(names, twice, strict=False)),
                 table=self._table,
             )
+
+    def _loaded_keys(
+        self, cursor: Any, version: Version, columns: Sequence[Column], names: Sequence[str]
+    ) -> sql.Composable:
+        """Load these columns of a version into a temporary table, and return its name."""
+        known, loaded = {each.name: each for each in columns}, sql.Identifier("weir_keys")
+        self._make_temporary(cursor, loaded, names)
+        rows = as_csv([known[name] for name in names], batches(self.reach, version, names), None)
+        _copy(cursor, loaded, names, rows)
+        return loaded
 
     def _require_unique(self, cursor: Any, columns: Sequence[Column]) -> None:
         """Require a unique index on the key, by which the merge finds equal keys: the server plans the merge."""
