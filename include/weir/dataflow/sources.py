@@ -447,7 +447,7 @@ def _require_columns(where: str, schema: str, form: str) -> None:
         raise Misconfigured.of("dataflow.columns_wrong", where=where, error=error) from error
     seen: dict[str, str] = {}
     for name, field in fields.items():
-        if _has_length(field.kind):
+        if any(each.name.startswith(("char", "varchar")) for each in field.kind.all()):
             raise Misconfigured.of("dataflow.type_without_files", where=where, type=str(field.kind).upper(), name=name)
         if form == "csv" and field.kind.parts:
             raise Misconfigured.of("dataflow.type_without_csv", where=where, name=name, type=str(field.kind).upper())
@@ -458,22 +458,13 @@ def _require_columns(where: str, schema: str, form: str) -> None:
             raise Misconfigured.of("dataflow.columns_alike", where=where, other=other, name=name)
 
 
-def _has_length(kind: Kind) -> bool:
-    """Report whether a type is CHAR or VARCHAR, or has one of these in it."""
-    return kind.name.startswith(("char", "varchar")) or any(_has_length(part) for _, part in kind.parts)
-
-
 def _is_in_records(kind: Kind) -> bool:
     """Report whether a type can be read from JSON of Kafka."""
-    if kind.parts:
-        return all(_is_in_records(part) for _, part in kind.parts)
-    return kind.name in _IN_RECORDS or kind.name.startswith("decimal")
+    return all(each.parts or each.name in _IN_RECORDS or each.name.startswith("decimal") for each in kind.all())
 
 
 def _has_keys_of_another_type(kind: Kind) -> bool:
-    keys = dict(kind.parts).get("key") if kind.name == "map" else None
-    is_other = keys is not None and keys.name != "string"
-    return is_other or any(_has_keys_of_another_type(part) for _, part in kind.parts)
+    return any(each.parts[0][1].name != "string" for each in kind.all() if each.name == "map" and each.parts)
 
 
 def _require_on_malformed(where: str, chosen: str, form: str, schema: str, reader: Mapping[str, str] | None) -> None:
@@ -511,13 +502,13 @@ def _require_locale(where: str, schema: str, reader: Mapping[str, str]) -> None:
     locale = next((str(value) for key, value in reader.items() if str(key).lower() == "locale"), "en")
     if re.split("[-_]", locale)[0].lower() == "en":
         return
-    numbers = [name for name, field in declared_fields(schema).items() if _has_fractions(field.kind)]
+    numbers = [
+        name
+        for name, field in declared_fields(schema).items()
+        if any(each.name.startswith(("decimal", "double", "float")) for each in field.kind.all())
+    ]
     if numbers:
         raise Misconfigured.of("dataflow.locale_with_numbers", where=where, locale=locale, numbers=numbers)
-
-
-def _has_fractions(kind: Kind) -> bool:
-    return kind.name.startswith(("decimal", "double", "float")) or any(_has_fractions(part) for _, part in kind.parts)
 
 
 def when_it_reads(options: Mapping[str, Any], kind: str = "") -> str:

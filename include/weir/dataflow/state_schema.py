@@ -85,6 +85,17 @@ class Kind:
     collation: str = field(default="", compare=False)
     """The collation of a string; Spark's JSON has it elsewhere, so it is not compared."""
 
+    @property
+    def root(self) -> str:
+        """Its name without arguments."""
+        return re.split(r"[ (]", self.name, maxsplit=1)[0]
+
+    def all(self) -> Iterator[Kind]:
+        """Yield it and the types in it, at any depth."""
+        yield self
+        for _, part in self.parts:
+            yield from part.all()
+
     def __str__(self) -> str:
         if self.name == "struct":
             return f"struct<{','.join(f'{name}:{kind}' for name, kind in self.parts)}>"
@@ -133,7 +144,7 @@ def declared_fields(schema: str) -> Fields:
     """
     fields = fields_of_ddl(schema)
     for each in fields.values():
-        for name in _unknown_types(each.kind):
+        for name in (kind.root for kind in each.kind.all() if kind.root not in _TYPES):
             known = [each.upper() for each in (*_TYPES, *_SAME)]
             others = "write it like BIGINT, DOUBLE, STRING or TIMESTAMP"
             hint = did_you_mean(_MEANT.get(name, name).upper(), known, others, form="{}")
@@ -148,16 +159,15 @@ def stored_fields(schema: str, *, has_collations: bool = True) -> Fields:
     """
     fields = declared_fields(schema)
     for each in fields.values():
-        for kind in _leaves(each.kind):
-            root = re.split(r"[ (]", kind.name, maxsplit=1)[0]
-            advice = _NOT_KEPT.get(root)
+        for kind in (kind for kind in each.kind.all() if not kind.parts):
+            advice = _NOT_KEPT.get(kind.root)
             if kind.collation and not has_collations:
                 advice = "write STRING, and collate(...) where the function compares it"
             if advice is not None:
                 raise Misconfigured.of(
                     "dataflow.type_not_stored", each=each.name, type=str(kind).upper(), advice=advice
                 )
-        for problem in _impossible(each.kind):
+        for problem in (problem for kind in each.kind.all() for problem in _impossible(kind)):
             raise Misconfigured.of(
                 "dataflow.type_refused", each=each.name, type=str(each.kind).upper(), problem=problem
             )
@@ -177,32 +187,11 @@ def _impossible(kind: Kind) -> Iterator[str]:
     """Yield what Spark refuses of a type although it knows all its parts."""
     if kind.name == "struct":
         _require_apart([name for name, _ in kind.parts], str(kind))
-    if kind.name == "map" and _has_map(kind.parts[0][1]):
+    if kind.name == "map" and any(each.name == "map" for each in kind.parts[0][1].all()):
         yield "and Spark has no map whose keys are maps: write the keys as STRING, by to_json"
     decimal = _DECIMAL.fullmatch(kind.name)
     if decimal and not int(decimal[2]) <= int(decimal[1]) <= _MOST_DIGITS:
         yield f"and a decimal has at most {_MOST_DIGITS} digits, of which the scale counts some"
-    for _, part in kind.parts:
-        yield from _impossible(part)
-
-
-def _has_map(kind: Kind) -> bool:
-    return kind.name == "map" or any(_has_map(part) for _, part in kind.parts)
-
-
-def _leaves(kind: Kind) -> Iterator[Kind]:
-    if not kind.parts:
-        yield kind
-    for _, part in kind.parts:
-        yield from _leaves(part)
-
-
-def _unknown_types(kind: Kind) -> Iterator[str]:
-    name = re.split(r"[ (]", kind.name, maxsplit=1)[0]
-    if name not in _TYPES:
-        yield name
-    for _, part in kind.parts:
-        yield from _unknown_types(part)
 
 
 def fields_of_json(spark_schema: str) -> Fields:

@@ -195,10 +195,6 @@ def require_usable(
 
 def require_features(table: str, columns: Fields, features: Collection[str]) -> None:
     """Require the feature that columns need which are added: without it nobody could open the table any more."""
-    needs = [name for name, each in columns.items() if _has_no_zone(each.kind)]
+    needs = [name for name, each in columns.items() if any(kind.name == _WITHOUT_ZONE for kind in each.kind.all())]
     if needs and "timestampNtz" not in features:
         raise Misconfigured.of("sinks.delta_feature_missing", table=table, needs=needs[0])
-
-
-def _has_no_zone(kind: Kind) -> bool:
-    return kind.name == _WITHOUT_ZONE or any(_has_no_zone(part) for _, part in kind.parts)
