@@ -30,6 +30,7 @@ from weir.execution.run_state import RunState, coming_result
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.manifest import Stored
 from weir.formats.run_record import RecordedRange
+from weir.ledger.attempts import free_number
 from weir.ledger.code import forget_generations
 from weir.ledger.database.tables import AttemptRow, DataflowRow, RestoreRow, RunRow
 from weir.ledger.restores import FORK, SAME, last_restore, restores_of
@@ -43,7 +44,6 @@ from weir.snapshots.restored_results import (
     RestoredPartition,
     copy_restored,
     discard_restored,
-    next_numbers,
     restored_partitions,
     write_restored,
 )
@@ -175,7 +175,8 @@ def _plan(session: Session, request: RestoreRequest, source: Source) -> _Plan:
     checkpoint = renamed(source.checkpoint, request.target)
     parts = checkpoint.parts
     wanted = {each: part.digest for each, part in parts.items()}
-    row = session.get(RunRow, run_key(request.target, checkpoint.epoch))
+    run_id = run_key(request.target, checkpoint.epoch)
+    row = session.get(RunRow, run_id)
     was_last = row is not None and _was_last(session, request, source)
     if not (was_last and request.fork is not None):  # else its runs are the fork's own
         _require_fitting(session, request, checkpoint)
@@ -220,7 +221,7 @@ def _plan(session: Session, request: RestoreRequest, source: Source) -> _Plan:
     if request.expected not in (None, report.hash):
         raise Conflict.of("snapshots.restore_changed", source=source)
     regions = {topology.producer(each) for each in replaced}
-    numbers = next_numbers(session, run_key(request.target, checkpoint.epoch), regions)
+    numbers = {each: free_number(session, run_id, each) for each in regions}
     return _Plan(Place(request.target, topology, lineage + 1, numbers), is_repinned, replaced, report)
 
 

@@ -11,15 +11,12 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy.orm import Session
-
 from weir.coordination.services import Services
 from weir.formats.checkpoint import ResultInFlight, StatePartition
 from weir.formats.codec import from_json, to_json
 from weir.formats.manifest import DataFile, Manifest, RestoredWith, StateContent, Stored, parsed_digest
 from weir.formats.paths import manifest_path, result_folder
 from weir.formats.savepoint import FileCopy, FileLocation, copies_of, moved
-from weir.ledger.attempts import free_number
 from weir.ledger.runs import run_key
 from weir.snapshots.savepoint import copy_files
 from weir.snapshots.source import NotThere, Source
@@ -153,7 +150,13 @@ def copy_restored(services: Services, source: Source, restored: Iterable[Restore
 
 def write_restored(services: Services, restored: Iterable[RestoredPartition]) -> list[Stored]:
     """Write the manifests of restored results, and return the results to commit."""
-    return [_write(services, each) for each in restored]
+    written = []
+    for each in restored:
+        manifest = replace(each.manifest, revision=services.ledger.seen(each.manifest.dataflow))
+        data = to_json(manifest)
+        services.store.create(manifest_path(each.folder), data)
+        written.append(Stored(each.folder, hashlib.sha256(data).hexdigest(), manifest))
+    return written
 
 
 def discard_restored(services: Services, restored: Iterable[RestoredPartition]) -> None:
@@ -161,15 +164,3 @@ def discard_restored(services: Services, restored: Iterable[RestoredPartition]) 
     for each in restored:
         services.store.delete(manifest_path(each.folder))
         services.store.delete_folder(each.folder)
-
-
-def next_numbers(session: Session, run: str, regions: Iterable[RegionId]) -> dict[RegionId, int]:
-    """Return the try numbers of the next synthetic attempts of regions of a run."""
-    return {region: free_number(session, run, region) for region in regions}
-
-
-def _write(services: Services, restored: RestoredPartition) -> Stored:
-    manifest = replace(restored.manifest, revision=services.ledger.seen(restored.manifest.dataflow))
-    data = to_json(manifest)
-    services.store.create(manifest_path(restored.folder), data)
-    return Stored(restored.folder, hashlib.sha256(data).hexdigest(), manifest)
