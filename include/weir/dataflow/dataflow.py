@@ -60,8 +60,11 @@ PUBLISH_BY = "publish_by"
 
 LONGEST_PUBLISH_BY = timedelta(days=36_500)
 
-_RETENTION = ("keep", "keep_failed", "keep_published", "quota", "retained_checkpoints")
-"""The fields about retention; None leaves one to the deployment."""
+_RECORDED = (
+    *("name", "max_parallelism", "parameters", "failover", "consumers"),
+    *("keep", "keep_failed", "keep_published", "quota", "retained_checkpoints", "on_reprocess", "repair_code"),
+)
+"""The fields that the constructor takes as the record of a run has them."""
 
 
 @answering
@@ -206,15 +209,7 @@ class Dataflow:
         """Return the record that a run is pinned to as plain JSON values; `executor_config` is left out."""
         return {
             "version": VERSION,
-            "name": self.name,
-            "max_parallelism": self.max_parallelism,
-            "parameters": _as_json(self.name, self.parameters),
-            "failover": self.failover.value,
-            "consumers": self.consumers.value,
-            **{each: getattr(self, each) for each in _RETENTION},
-            "on_reprocess": self.on_reprocess.value,
-            "repair_code": self.repair_code.value,
-            NOTIFY: [receiver.to_json() for receiver in self.notify],
+            **plain({each: getattr(self, each) for each in (*_RECORDED, NOTIFY)}),
             PUBLISH_BY: None if self.publish_by is None else self.publish_by.total_seconds(),
             "stages": [stage_to_json(stage) for stage in self.stages],
         }
@@ -228,17 +223,10 @@ class Dataflow:
                 "dataflow.record_of_other_version", document=document.get("name"), version=version, expected=VERSION
             )
         return cls(
-            name=document["name"],
             stages=tuple(stage_from_json(stage) for stage in document["stages"]),
-            max_parallelism=document["max_parallelism"],
-            parameters=document["parameters"],
-            failover=document["failover"],
-            consumers=document["consumers"],
-            on_reprocess=document["on_reprocess"],
-            repair_code=document["repair_code"],
             notify=tuple(Receiver.from_json(receiver) for receiver in document[NOTIFY]),
             publish_by=None if document[PUBLISH_BY] is None else timedelta(seconds=document[PUBLISH_BY]),
-            **{each: document[each] for each in _RETENTION},
+            **{each: document[each] for each in _RECORDED},
             is_record=True,
         )
 

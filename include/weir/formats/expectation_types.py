@@ -57,7 +57,8 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, list)
 
 
-def _are_texts(value: Any) -> bool:
+def are_texts(value: Any) -> bool:
+    """Report whether a value of JSON is a list of texts."""
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
@@ -67,7 +68,7 @@ _BOUNDS: Final[Mapping[str, Accepts]] = {"min_value": _is_bound, "max_value": _i
 _COUNTS: Final[Mapping[str, Accepts]] = {"min_value": _is_whole_bound, "max_value": _is_whole_bound}
 _COLUMN: Final[Mapping[str, Accepts]] = {"column": _is_text}
 _PAIR: Final[Mapping[str, Accepts]] = {"column_A": _is_text, "column_B": _is_text}
-_LIST: Final[Mapping[str, Accepts]] = {"column_list": _are_texts}
+_LIST: Final[Mapping[str, Accepts]] = {"column_list": are_texts}
 _OF_ROWS: Final[Mapping[str, Accepts]] = {**_MOSTLY, "ignore_row_if": _is_text}
 
 
@@ -96,12 +97,12 @@ PLAIN: Final[Mapping[str, Arguments]] = {
     "expect_column_values_to_match_regex": Arguments({**_COLUMN, "regex": _is_text}, _MOSTLY),
     "expect_column_values_to_not_match_regex": Arguments({**_COLUMN, "regex": _is_text}, _MOSTLY),
     "expect_column_values_to_match_regex_list": Arguments(
-        {**_COLUMN, "regex_list": _are_texts}, {"match_on": _is_text, **_MOSTLY}
+        {**_COLUMN, "regex_list": are_texts}, {"match_on": _is_text, **_MOSTLY}
     ),
-    "expect_column_values_to_not_match_regex_list": Arguments({**_COLUMN, "regex_list": _are_texts}, _MOSTLY),
+    "expect_column_values_to_not_match_regex_list": Arguments({**_COLUMN, "regex_list": are_texts}, _MOSTLY),
     "expect_column_values_to_be_of_type": Arguments({**_COLUMN, "type_": _is_text}),
     "expect_column_type_to_be": Arguments({**_COLUMN, "type_": _is_text}),
-    "expect_column_values_to_be_in_type_list": Arguments({**_COLUMN, "type_list": _are_texts}),
+    "expect_column_values_to_be_in_type_list": Arguments({**_COLUMN, "type_list": are_texts}),
     "expect_column_min_to_be_between": Arguments(_COLUMN, _BOUNDS),
     "expect_column_max_to_be_between": Arguments(_COLUMN, _BOUNDS),
     "expect_column_mean_to_be_between": Arguments(_COLUMN, _BOUNDS),
@@ -121,7 +122,7 @@ PLAIN: Final[Mapping[str, Arguments]] = {
     "expect_table_column_count_to_be_between": Arguments(others=_COUNTS),
     "expect_table_column_count_to_equal": Arguments({"value": _is_whole}),
     "expect_table_columns_to_match_ordered_list": Arguments(_LIST),
-    "expect_table_columns_to_match_set": Arguments({"column_set": _are_texts}, {"exact_match": _is_flag}),
+    "expect_table_columns_to_match_set": Arguments({"column_set": are_texts}, {"exact_match": _is_flag}),
 }
 """The types that Weir evaluates itself, where all arguments are plain."""
 

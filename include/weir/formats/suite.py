@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from weir.errors import Message, Misconfigured, at
-from weir.formats.expectation_types import argument_problems, is_plain, registry_problems
+from weir.formats.expectation_types import are_texts, argument_problems, is_plain, registry_problems
 
 _OF_SUITE = frozenset({"name", "expectations", "id", "suite_parameters", "meta", "notes"})
 _OF_EXPECTATION = frozenset(
@@ -137,7 +137,7 @@ def _expectation_problems(document: Any) -> Iterator[str]:
             return
     if document.get("severity") not in (None, *_SEVERITIES):
         yield Message("formats.severity_unknown", document=document["severity"], severities=_SEVERITIES)
-    if not _are_texts((document.get("meta") or {}).get("blames", [])):
+    if not are_texts((document.get("meta") or {}).get("blames", [])):
         yield Message("formats.blames_malformed")
     if _PARAMETER in json.dumps(document.get("kwargs")):
         yield Message("formats.parameter_not_known", parameter=_PARAMETER)
@@ -147,10 +147,6 @@ def _expectation_problems(document: Any) -> Iterator[str]:
         for number in _lost(value) if name != "mostly" else ():
             yield Message("formats.number_read_otherwise", name=name, text=number.text, read_as=float(number))
     yield from argument_problems(document["type"], kwargs)
-
-
-def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def _expectation(document: Mapping[str, Any]) -> Expectation:
