@@ -13,6 +13,7 @@ from json import JSONDecodeError, loads
 from typing import Any, Final, NoReturn
 
 from weir.dataflow.arguments import require
+from weir.dataflow.ranges import MOST_DIGITS
 from weir.errors import Misconfigured
 
 __all__ = ["AvroType", "RecordValue", "avro", "avro_type", "json"]
@@ -37,7 +38,6 @@ _LOGICAL: Final = {
     ("long", "local-timestamp-micros"): "TIMESTAMP_NTZ",
     ("string", "uuid"): "STRING",
 }
-_MOST_DIGITS: Final = 38
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ def _size(given: Mapping[str, Any]) -> int:
 
 def _decimal(given: Mapping[str, Any], where: str) -> AvroType:
     digits, scale = int(given["precision"]), int(given.get("scale", 0))
-    if not 0 <= scale <= digits <= _MOST_DIGITS or digits == 0:
+    if not 0 <= scale <= digits <= MOST_DIGITS or digits == 0:
         _refused(where, f"a decimal of {digits} digits, {scale} of them after the point")
     size = _size(given) if given["type"] == "fixed" else 0
     return AvroType("decimal", f"DECIMAL({digits},{scale})", size=size, digits=digits, scale=scale)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from weir.dataflow.ranges import MOST_DIGITS
 from weir.errors import Message, Misconfigured
 from weir.wording import did_you_mean
 
@@ -72,7 +73,6 @@ _IN_JSON = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": 
 _ENDS = (",", ">", ")")
 _CLAUSES = ("not", "comment", "default")
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
-_MOST_DIGITS = 38
 _NESTED = {"array": ("element",), "map": ("key", "value")}
 
 
@@ -190,8 +190,8 @@ def _impossible(kind: Kind) -> Iterator[str]:
     if kind.name == "map" and any(each.name == "map" for each in kind.parts[0][1].all()):
         yield "and Spark has no map whose keys are maps: write the keys as STRING, by to_json"
     decimal = _DECIMAL.fullmatch(kind.name)
-    if decimal and not int(decimal[2]) <= int(decimal[1]) <= _MOST_DIGITS:
-        yield f"and a decimal has at most {_MOST_DIGITS} digits, of which the scale counts some"
+    if decimal and not int(decimal[2]) <= int(decimal[1]) <= MOST_DIGITS:
+        yield f"and a decimal has at most {MOST_DIGITS} digits, of which the scale counts some"
 
 
 def fields_of_json(spark_schema: str) -> Fields:

@@ -20,8 +20,6 @@ LOADED: Final = "loaded"
 
 RUN_RECORD: Final = "_run.json"
 
-"""The folder of all pages about checks."""
-
 SINKS: Final = "_sinks"
 """The folder of the pointers of all published data sets."""
 
@@ -154,8 +152,7 @@ def attempt_records_folder(dataflow: str, epoch: str, region: str, subtask: int 
 
 def attempt_record_folder(dataflow: str, epoch: str, region: str, subtask: int, attempt: str) -> str:
     """Return the folder in which the job of an attempt is described and reports."""
-    path = AttemptRecordPath(dataflow=dataflow, epoch=epoch, region=region, subtask=str(subtask), attempt=attempt)
-    return str(path)
+    return f"{attempt_records_folder(dataflow, epoch, region, subtask)}/{attempt}"
 
 
 def attempt_of_folder(folder: str) -> AttemptId:

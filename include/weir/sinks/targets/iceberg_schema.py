@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO, Final, Protocol, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, BinaryIO, Final, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -259,12 +259,8 @@ def _paths(fields: Sequence[MappedField], before: str) -> Iterator[tuple[str, in
             yield from _paths(field.fields, f"{before}{name}.")
 
 
-class Opens(Protocol):
-    """Opens a Parquet file, seekable."""
-
-    def __call__(self) -> BinaryIO:
-        """Open it."""
-        ...
+Opens = Callable[[], BinaryIO]
+"""Opens a Parquet file, seekable."""
 
 
 class _Input:
