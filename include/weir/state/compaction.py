@@ -9,7 +9,7 @@ then, and through the compaction from then on: no other process finds them unuse
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 
@@ -223,39 +223,29 @@ def _with_earlier(
     """
     assert manifest.state is not None  # noqa: S101  # a partition of keyed state
     as_committed = manifest.state.files, frozenset({of.of_attempt})
-    read = [each for each in manifest.inputs if each.stage == of.state]
-    compacted = present_compactions(services, {each.attempt for each in read})
+    read = {each.attempt for each in manifest.inputs if each.stage == of.state}
+    compacted = present_compactions(services, read)
     if not compacted:
         return as_committed
     parallelism = run.dataflow.stage(of.state).parallelism
     groups, until = key_group_range(manifest.max_parallelism, parallelism, of.subtask), expired_until(state, run.epoch)
     kept = [each for each in manifest.state.files if each.epoch != run.epoch]
     own = [each for each in manifest.state.files if each.epoch == run.epoch]
-    before = _manifests(services, [(each.run, each.attempt, each.stage, each.subtask) for each in read])
+    before = _manifests(services, of.state, read)
     plain = [file for each in before for file in (each.state.files if each.state else ())]
     if list(assigned_files(plain, groups, until)) != kept:
         return as_committed  # it resumed from the compacted files already, or from others
     replaced = [file for each in before for file in compacted_files(each, compacted)]
-    return (*assigned_files(replaced, groups, until), *own), frozenset(
-        {of.of_attempt, *(each.attempt for each in read)}
-    )
+    return (*assigned_files(replaced, groups, until), *own), frozenset({of.of_attempt, *read})
 
 
-def _manifests(services: Services, wanted: Sequence[tuple[str, str, str, int]]) -> list[Manifest]:
+def _manifests(services: Services, state: str, attempts: Collection[str]) -> list[Manifest]:
+    """Read the manifests of a state's partitions that these attempts have committed; none where one is gone."""
+    query = select(ResultRow.folder).where(ResultRow.stage == state, ResultRow.attempt.in_(attempts))
     with services.ledger.transaction() as session:
-        folders = [
-            session.scalar(
-                select(ResultRow.folder).where(
-                    ResultRow.run == run,
-                    ResultRow.attempt == attempt,
-                    ResultRow.stage == stage,
-                    ResultRow.subtask == subtask,
-                )
-            )
-            for run, attempt, stage, subtask in wanted
-        ]
+        folders = list(session.scalars(query))
     try:
-        return [from_json(Manifest, services.store.read(manifest_path(each))) for each in folders if each]
+        return [from_json(Manifest, services.store.read(manifest_path(each))) for each in folders]
     except NotFound:
         return []
 
