@@ -1,6 +1,7 @@
 """The arguments of an expectation, as Great Expectations reads them.
 
-Invariant: arguments that GX would read otherwise, or would refuse, are NotPlain, so that GX itself is run.
+Invariant: arguments that GX would read otherwise, or would refuse, are NotPlain, so that GX itself is run. What follows
+from an argument alone, `is_plain` has found before; here are those that depend on the type of a column.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from pyspark.sql.types import (
     DataType,
     DateType,
     NumericType,
-    StringType,
     StructField,
     StructType,
     TimestampNTZType,
@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 from weir.errors import Message
 from weir.formats.expectation_types import ABSENT_IF_NULL
 from weir.formats.suite import Expectation
-from weir_spark.checks.typed_numbers import above, below, is_number
+from weir_spark.checks.typed_numbers import above, is_number
 from weir_spark.results.digest import quoted
 
 Bound = float | date | datetime
@@ -63,64 +63,26 @@ class Kwargs:
         """The column that an argument names, in whatever case."""
         return self._field(self.given[argument])
 
-    def columns(self, argument: str = "column_list") -> list[StructField]:
-        """The columns that an argument names, two or more."""
-        names = self.texts(argument)
+    def columns(self) -> list[StructField]:
+        """The columns of the list, two or more."""
+        names = self.given["column_list"]
         if len(names) < 2:
             raise NotPlain
         return [self._field(name) for name in names]
 
-    def texts(self, argument: str) -> list[str]:
-        """A list of texts."""
-        given = self.given[argument]
-        if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
-            raise NotPlain
-        return given
+    def is_strict(self, argument: str) -> bool:
+        """Report whether a bound is itself no value that is expected."""
+        return bool(self.given.get(argument))
 
-    def scalars(self, argument: str) -> list[Any]:
-        """A list of JSON's plain values."""
-        given = self.given[argument]
-        if not isinstance(given, list) or not all(
-            each is None or isinstance(each, str | int | float) for each in given
-        ):
-            raise NotPlain
-        return given
-
-    def text(self, argument: str, default: str | None = None) -> str:
-        """A text."""
-        found = self.given.get(argument, default)
-        if not isinstance(found, str):
-            raise NotPlain
-        return found
-
-    def flag(self, argument: str, *, default: bool = False) -> bool:
-        """True or false."""
-        found = self.given.get(argument, default)
-        if not isinstance(found, bool):
-            raise NotPlain
-        return found
-
-    def number(self, argument: str) -> float:
-        """A number, as a float."""
-        found = self.given[argument]
-        if not is_number(found):
-            raise NotPlain
-        return float(found)
-
-    def whole(self, argument: str) -> int | None:
-        """A whole number, or None."""
-        found = self.given.get(argument)
-        if found is not None and (not isinstance(found, int) or isinstance(found, bool)):
-            raise NotPlain
-        return found
+    @property
+    def counts(self) -> tuple[int | None, int | None]:
+        """The least and the greatest count."""
+        return self.given.get("min_value"), self.given.get("max_value")
 
     @property
     def mostly(self) -> float:
         """The share of rows that has to be as expected."""
-        found = self.number("mostly") if "mostly" in self.given else 1.0
-        if not 0 <= found <= 1:
-            raise NotPlain
-        return found
+        return float(self.given.get("mostly", 1.0))
 
     def bounds(self, kind: DataType) -> tuple[Bound | None, Bound | None]:
         """The least and the greatest value of a column of this type; at least one of them is given."""
@@ -140,8 +102,10 @@ class Kwargs:
         return found[0]
 
 
-def value_of(field: StructField) -> Column:
-    """A column of the rows."""
+def value_of(field: StructField, *kinds: type[DataType]) -> Column:
+    """A column of the rows. Raises NotPlain if it is of none of the types, where some are given."""
+    if kinds and not isinstance(field.dataType, kinds):
+        raise NotPlain
     return F.col(quoted(field.name))
 
 
@@ -149,9 +113,9 @@ def compared(value: Column, kind: DataType, kwargs: Kwargs, low: Bound | None, h
     """Return the condition that a value of this type is between bounds, each of which may be excluded."""
     conditions = []
     if low is not None:
-        conditions.append(_above(value, kind, low, is_strict=kwargs.flag("strict_min")))
+        conditions.append(_above(value, kind, low, is_strict=kwargs.is_strict("strict_min")))
     if high is not None:
-        conditions.append(_below(value, kind, high, is_strict=kwargs.flag("strict_max")))
+        conditions.append(~_above(value, kind, high, is_strict=not kwargs.is_strict("strict_max")))
     return conditions[0] if len(conditions) == 1 else conditions[0] & conditions[1]
 
 
@@ -159,12 +123,6 @@ def _above(value: Column, kind: DataType, low: Bound, *, is_strict: bool) -> Col
     if not isinstance(low, date):
         return above(value, kind, low, is_strict=is_strict)
     return value > _literal(low) if is_strict else value >= _literal(low)
-
-
-def _below(value: Column, kind: DataType, high: Bound, *, is_strict: bool) -> Column:
-    if not isinstance(high, date):
-        return below(value, kind, high, is_strict=is_strict)
-    return value < _literal(high) if is_strict else value <= _literal(high)
 
 
 def _literal(bound: date) -> Column:
@@ -204,8 +162,3 @@ def _time(text: str) -> date | datetime:
     except ValueError:
         pass
     raise NotPlain
-
-
-def is_text(field: StructField) -> bool:
-    """Report whether a column holds texts."""
-    return isinstance(field.dataType, StringType)

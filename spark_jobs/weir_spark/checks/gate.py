@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
@@ -67,21 +67,14 @@ def report(
 ) -> CheckReport:
     """Return the report of a check."""
     return CheckReport(
-        about.stage,
-        about.subtask,
-        to_run.suite.name,
-        to_run.suite.fingerprint,
-        to_run.policy,
-        to_run.why,
-        about.digest,
-        about.rows,
-        results,
-        round(seconds, 3),
-        is_same,
-        about.argument,
-        about.run,
-        about.layout,
-        about.attempt,
+        suite=to_run.suite.name,
+        fingerprint=to_run.suite.fingerprint,
+        policy=to_run.policy,
+        why=to_run.why,
+        results=results,
+        seconds=round(seconds, 3),
+        is_same=is_same,
+        **asdict(about),
     )
 
 

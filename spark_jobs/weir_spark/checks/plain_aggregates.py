@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 from weir.errors import Message
 from weir.formats.suite import Expectation
 from weir_spark.checks.expectation_kwargs import Kwargs, NoColumn, NotPlain, column_names, value_of
-from weir_spark.checks.typed_numbers import INTEGRAL, above, below, exact, is_between
+from weir_spark.checks.typed_numbers import INTEGRAL, above, below, exact, measured
 
 _TIMES = (DateType, TimestampType, TimestampNTZType)
 _MEANS = (DecimalType, IntegerType, DoubleType, FloatType, LongType)
@@ -110,8 +110,8 @@ def _judge_number(kwargs: Kwargs, kind: DataType, value: Any) -> Found:
         found = Fraction(int(value[0]), value[1]) if value[1] else None
     if found is None or (isinstance(found, float) and math.isnan(found)):
         return Found(success=False)
-    is_strict = {name: kwargs.flag(name) for name in ("strict_min", "strict_max")}
-    return Found(is_between(found, kind, *kwargs.bounds(kind), **is_strict), _shown(found))
+    compared = (None if each is None else measured(each, kind, found) for each in (found, *kwargs.bounds(kind)))
+    return Found(_is_between(kwargs, *compared), _shown(found))
 
 
 def _shown(number: Any) -> Any:
@@ -132,47 +132,26 @@ def _judge_time(kwargs: Kwargs, kind: DataType, value: str | None, *, is_whole_d
 
 
 def _is_between(kwargs: Kwargs, found: Any, low: Any, high: Any) -> bool:
-    is_above = low is None or (found > low if kwargs.flag("strict_min") else found >= low)
-    is_below = high is None or (found < high if kwargs.flag("strict_max") else found <= high)
+    is_above = low is None or (found > low if kwargs.is_strict("strict_min") else found >= low)
+    is_below = high is None or (found < high if kwargs.is_strict("strict_max") else found <= high)
     return bool(is_above and is_below)
 
 
-def _extreme(function: Callable[[Column], Column]) -> Callable[[StructField], Column]:
-    def measure(field: StructField) -> Column:
-        if not isinstance(field.dataType, (NumericType, *_TIMES)):
-            raise NotPlain
-        return function(value_of(field))
-
-    return measure
-
-
 def _mean(field: StructField) -> Column:
-    if not isinstance(field.dataType, _MEANS):
-        raise NotPlain
-    value = value_of(field)
+    value = value_of(field, *_MEANS)
     if isinstance(field.dataType, INTEGRAL):
         return F.struct(F.sum(value.cast(_WHOLE)), F.count(value))
     return F.mean(value)
 
 
 def _sum(field: StructField) -> Column:
-    if not isinstance(field.dataType, NumericType):
-        raise NotPlain
-    value = value_of(field)
+    value = value_of(field, NumericType)
     return F.sum(value.cast(_WHOLE) if isinstance(field.dataType, INTEGRAL) else value)
-
-
-def _stdev(field: StructField) -> Column:
-    if not isinstance(field.dataType, NumericType):
-        raise NotPlain
-    return F.stddev_samp(value_of(field))
 
 
 def _median(field: StructField) -> Column:
     """The mean of the two middle values; NaN is not one."""
-    if not isinstance(field.dataType, NumericType):
-        raise NotPlain
-    value = value_of(field).cast("double")
+    value = value_of(field, NumericType).cast("double")
     return F.median(F.nanvl(value, F.lit(None).cast("double")))
 
 
@@ -189,8 +168,8 @@ def _exact_median(kwargs: Kwargs) -> Aggregate:
         if not number:
             return Found(success=False)
         signs = {bound: side_of_median(number, bound, *found[4 * at : 4 * at + 4]) for at, bound in enumerate(given)}
-        is_above = low is None or signs[low] > (0 if kwargs.flag("strict_min") else -1)
-        is_below = high is None or signs[high] < (0 if kwargs.flag("strict_max") else 1)
+        is_above = low is None or signs[low] > (0 if kwargs.is_strict("strict_min") else -1)
+        is_below = high is None or signs[high] < (0 if kwargs.is_strict("strict_max") else 1)
         return Found(is_above and is_below, shown)
 
     return Aggregate(kwargs.expectation, (_median(field), F.count(value), *about), result)
@@ -213,11 +192,11 @@ def side_of_median(number: int, bound: Any, less: int, at_most: int, last: Any, 
 
 
 _OF_A_COLUMN: dict[str, Callable[[StructField], Column]] = {
-    "expect_column_min_to_be_between": _extreme(F.min),
-    "expect_column_max_to_be_between": _extreme(F.max),
+    "expect_column_min_to_be_between": lambda field: F.min(value_of(field, NumericType, *_TIMES)),
+    "expect_column_max_to_be_between": lambda field: F.max(value_of(field, NumericType, *_TIMES)),
     "expect_column_mean_to_be_between": _mean,
     "expect_column_sum_to_be_between": _sum,
-    "expect_column_stdev_to_be_between": _stdev,
+    "expect_column_stdev_to_be_between": lambda field: F.stddev_samp(value_of(field, NumericType)),
     _MEDIAN: _median,
 }
 
@@ -225,57 +204,45 @@ ResultOf = Callable[[int, Sequence[Any]], Found]
 
 
 def _row_count_between(kwargs: Kwargs) -> ResultOf:
-    low, high = kwargs.whole("min_value"), kwargs.whole("max_value")
-    if (low is None and high is None) or (low is not None and high is not None and low > high):
+    if kwargs.counts == (None, None):
         raise NotPlain
-    _ = kwargs.flag("strict_min"), kwargs.flag("strict_max")
-    return lambda rows, _: Found(_is_between(kwargs, rows, low, high), rows)
+    return lambda rows, _: Found(_is_between(kwargs, rows, *kwargs.counts), rows)
 
 
 def _row_count_equal(kwargs: Kwargs) -> ResultOf:
-    value = kwargs.whole("value")
-    return lambda rows, _: Found(rows == value, rows)
+    return lambda rows, _: Found(rows == kwargs.given["value"], rows)
 
 
 def _column_count_between(kwargs: Kwargs) -> ResultOf:
-    low, high = kwargs.whole("min_value"), kwargs.whole("max_value")
-    found = len(list(column_names(kwargs.schema)))
-    return _known(Found(_is_between(kwargs, found, low, high), found))
+    found = len(_names(kwargs))
+    return _known(Found(_is_between(kwargs, found, *kwargs.counts), found))
 
 
 def _column_count_equal(kwargs: Kwargs) -> ResultOf:
-    found = len(list(column_names(kwargs.schema)))
-    return _known(Found(found == kwargs.whole("value"), found))
+    found = len(_names(kwargs))
+    return _known(Found(found == kwargs.given["value"], found))
 
 
 def _column_exists(kwargs: Kwargs) -> ResultOf:
-    names, name, index = (
-        [each for each, _ in column_names(kwargs.schema)],
-        kwargs.text("column"),
-        kwargs.whole("column_index"),
-    )
+    names, name, index = _names(kwargs), kwargs.given["column"], kwargs.given.get("column_index")
     if not index:
         return _known(Found(name in names))
     return _known(Found(-len(names) <= index < len(names) and names[index] == name))
 
 
 def _columns_in_order(kwargs: Kwargs) -> ResultOf:
-    names = [each for each, _ in column_names(kwargs.schema)]
-    return _known(Found(names == kwargs.texts("column_list"), names))
+    names = _names(kwargs)
+    return _known(Found(names == kwargs.given["column_list"], names))
 
 
 def _columns_as_set(kwargs: Kwargs) -> ResultOf:
-    expected, names = set(kwargs.texts("column_set")), {each for each, _ in column_names(kwargs.schema)}
-    is_exact = kwargs.flag("exact_match", default=True)
+    expected, names = set(kwargs.given["column_set"]), set(_names(kwargs))
+    is_exact = kwargs.given.get("exact_match", True)
     return _known(Found(expected == names if is_exact else expected <= names, sorted(names)))
 
 
-def _of_type(kwargs: Kwargs) -> ResultOf:
-    return _typed(kwargs, [kwargs.text("type_")])
-
-
-def _of_types(kwargs: Kwargs) -> ResultOf:
-    return _typed(kwargs, kwargs.texts("type_list"))
+def _names(kwargs: Kwargs) -> list[str]:
+    return [name for name, _ in column_names(kwargs.schema)]
 
 
 def _typed(kwargs: Kwargs, expected: Sequence[str]) -> ResultOf:
@@ -283,7 +250,7 @@ def _typed(kwargs: Kwargs, expected: Sequence[str]) -> ResultOf:
     types = tuple(each for each in known if isinstance(each, type) and issubclass(each, DataType))
     if len(types) != len(known) or not types:
         raise NotPlain
-    name = kwargs.text("column")
+    name = kwargs.given["column"]
     found = [kind for each, kind in column_names(kwargs.schema) if each == name]
     if not found:
         raise NoColumn(Message("checks.column_unknown", name=name, columns=kwargs.schema.fieldNames()))
@@ -303,7 +270,7 @@ _OF_THE_TABLE: dict[str, Callable[[Kwargs], ResultOf]] = {
     "expect_table_columns_to_match_ordered_list": _columns_in_order,
     "expect_table_columns_to_match_set": _columns_as_set,
     "expect_column_to_exist": _column_exists,
-    "expect_column_values_to_be_of_type": _of_type,
-    "expect_column_type_to_be": _of_type,
-    "expect_column_values_to_be_in_type_list": _of_types,
+    "expect_column_values_to_be_of_type": lambda kwargs: _typed(kwargs, [kwargs.given["type_"]]),
+    "expect_column_type_to_be": lambda kwargs: _typed(kwargs, [kwargs.given["type_"]]),
+    "expect_column_values_to_be_in_type_list": lambda kwargs: _typed(kwargs, kwargs.given["type_list"]),
 }

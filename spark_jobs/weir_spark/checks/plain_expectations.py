@@ -6,7 +6,7 @@ Spark, with its handling of nulls: test_quality_conformance.py compares both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import reduce
@@ -22,6 +22,7 @@ from pyspark.sql.types import (
     FloatType,
     IntegerType,
     NumericType,
+    StringType,
     StructField,
     StructType,
 )
@@ -29,17 +30,12 @@ from pyspark.sql.types import (
 from weir.formats.expectation_types import is_plain
 from weir.formats.suite import Expectation
 from weir_spark.checks import plain_aggregates
-from weir_spark.checks.expectation_kwargs import Kwargs, NotPlain, compared, is_text, value_of
+from weir_spark.checks.expectation_kwargs import Kwargs, NotPlain, compared, value_of
 from weir_spark.checks.plain_aggregates import Aggregate, Found
 from weir_spark.checks.typed_numbers import FLOATING, INTEGRAL, greater, is_number, is_one_of, same
 from weir_spark.results.digest import quoted
 
-_FILTERS: dict[str, Callable[[Column, Column], Column]] = {
-    "all_values_are_missing": lambda one, other: one & other,
-    "both_values_are_missing": lambda one, other: one & other,
-    "any_value_is_missing": lambda one, other: one | other,
-    "either_value_is_missing": lambda one, other: one | other,
-}
+_MISSING = ("all_values_are_missing", "any_value_is_missing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +47,10 @@ class Rows:
     """
 
     expectation: Expectation
-    counts: Column | None
-    violates: Column | None
-    mostly: float
     shown: tuple[str, ...]
+    counts: Column | None = None
+    violates: Column | None = None
+    mostly: float = 1.0
     unique: tuple[str, ...] = ()
 
     @property
@@ -84,28 +80,11 @@ def plain(expectation: Expectation, schema: StructType) -> Rows | Aggregate:
     return plain_aggregates.aggregate(kwargs)
 
 
-@dataclass(frozen=True, slots=True)
-class _OfAColumn:
-    """A kind of expectation of the values of one column; nulls do not count unless it is about nulls."""
-
-    expected: Callable[[Kwargs, StructField], Column]
-    is_about_nulls: bool = False
-
-
-def _of_a_column(kwargs: Kwargs, kind: _OfAColumn) -> Rows:
+def _of_a_column(kwargs: Kwargs, expected: OfAColumn) -> Rows:
+    """Nulls do not count, unless it is about nulls."""
     field = kwargs.column()
-    value, expected = value_of(field), kind.expected(kwargs, field)
-    if kind.is_about_nulls:
-        return Rows(
-            expectation=kwargs.expectation, counts=None, violates=~expected, mostly=kwargs.mostly, shown=(field.name,)
-        )
-    return Rows(
-        expectation=kwargs.expectation,
-        counts=value.isNotNull(),
-        violates=value.isNotNull() & ~expected,
-        mostly=kwargs.mostly,
-        shown=(field.name,),
-    )
+    counts = None if kwargs.expectation.type in _ABOUT_NULLS else value_of(field).isNotNull()
+    return _counted(kwargs, [field], counts, expected(kwargs, field))
 
 
 def _between(kwargs: Kwargs, field: StructField) -> Column:
@@ -118,95 +97,82 @@ def _between(kwargs: Kwargs, field: StructField) -> Column:
 
 
 def _length_between(kwargs: Kwargs, field: StructField) -> Column:
-    low, high = kwargs.whole("min_value"), kwargs.whole("max_value")
-    if not is_text(field) or (low is None and high is None):
-        raise NotPlain
-    return compared(F.length(value_of(field)), IntegerType(), kwargs, low, high)
+    return compared(F.length(value_of(field, StringType)), IntegerType(), kwargs, *kwargs.counts)
 
 
 def _length_equal(kwargs: Kwargs, field: StructField) -> Column:
-    if not is_text(field):
-        raise NotPlain
-    return F.length(value_of(field)) == F.lit(kwargs.number("value"))
+    return F.length(value_of(field, StringType)) == F.lit(float(kwargs.given["value"]))
 
 
 def _matches(kwargs: Kwargs, field: StructField) -> Column:
-    if not is_text(field):
+    return value_of(field, StringType).rlike(kwargs.given["regex"])
+
+
+def _patterns(kwargs: Kwargs) -> list[str]:
+    found: list[str] = kwargs.given["regex_list"]
+    if not found:
         raise NotPlain
-    return value_of(field).rlike(kwargs.text("regex"))
+    return found
 
 
 def _matches_list(kwargs: Kwargs, field: StructField) -> Column:
-    patterns, match_on = kwargs.texts("regex_list"), kwargs.text("match_on", "any")
-    if not is_text(field) or not patterns or match_on not in {"any", "all"}:
+    patterns, match_on = _patterns(kwargs), kwargs.given.get("match_on", "any")
+    if match_on not in {"any", "all"}:
         raise NotPlain
-    if match_on == "any":
-        return value_of(field).rlike("|".join(patterns))
-    return reduce(lambda one, other: one & other, [value_of(field).rlike(each) for each in patterns])
+    value = value_of(field, StringType)
+    return value.rlike("|".join(patterns)) if match_on == "any" else _all(value.rlike(each) for each in patterns)
 
 
 def _matches_none(kwargs: Kwargs, field: StructField) -> Column:
-    patterns = kwargs.texts("regex_list")
-    if not is_text(field) or not patterns:
-        raise NotPlain
-    return reduce(lambda one, other: one & other, [~value_of(field).rlike(each) for each in patterns])
+    value = value_of(field, StringType)
+    return _all(~value.rlike(each) for each in _patterns(kwargs))
+
+
+def _all(conditions: Iterable[Column]) -> Column:
+    return reduce(lambda one, other: one & other, conditions)
 
 
 def _in_set(kwargs: Kwargs, field: StructField) -> Column:
     # Spark answers null for a value that is not in a set with a null, and only other values count.
-    members = [each for each in kwargs.scalars("value_set") if each is not None]
+    members = [each for each in kwargs.given["value_set"] if each is not None]
+    if not all(isinstance(each, str | int | float) for each in members):
+        raise NotPlain
     if isinstance(field.dataType, NumericType) and all(map(is_number, members)):
         return is_one_of(value_of(field), field.dataType, members)
     return value_of(field).isin(members)
 
 
-_OF_A_COLUMN = {
-    "expect_column_values_to_not_be_null": _OfAColumn(
-        lambda _, field: value_of(field).isNotNull(), is_about_nulls=True
-    ),
-    "expect_column_values_to_be_null": _OfAColumn(lambda _, field: value_of(field).isNull(), is_about_nulls=True),
-    "expect_column_values_to_be_between": _OfAColumn(_between),
-    "expect_column_values_to_be_in_set": _OfAColumn(_in_set),
-    "expect_column_values_to_not_be_in_set": _OfAColumn(lambda *given: ~_in_set(*given)),
-    "expect_column_value_lengths_to_be_between": _OfAColumn(_length_between),
-    "expect_column_value_lengths_to_equal": _OfAColumn(_length_equal),
-    "expect_column_values_to_match_regex": _OfAColumn(_matches),
-    "expect_column_values_to_not_match_regex": _OfAColumn(lambda *given: ~_matches(*given)),
-    "expect_column_values_to_match_regex_list": _OfAColumn(_matches_list),
-    "expect_column_values_to_not_match_regex_list": _OfAColumn(_matches_none),
+OfAColumn = Callable[[Kwargs, StructField], Column]
+"""Makes the condition that a value of a column is as expected."""
+
+_ABOUT_NULLS = frozenset({"expect_column_values_to_not_be_null", "expect_column_values_to_be_null"})
+_OF_A_COLUMN: dict[str, OfAColumn] = {
+    "expect_column_values_to_not_be_null": lambda _, field: value_of(field).isNotNull(),
+    "expect_column_values_to_be_null": lambda _, field: value_of(field).isNull(),
+    "expect_column_values_to_be_between": _between,
+    "expect_column_values_to_be_in_set": _in_set,
+    "expect_column_values_to_not_be_in_set": lambda *given: ~_in_set(*given),
+    "expect_column_value_lengths_to_be_between": _length_between,
+    "expect_column_value_lengths_to_equal": _length_equal,
+    "expect_column_values_to_match_regex": _matches,
+    "expect_column_values_to_not_match_regex": lambda *given: ~_matches(*given),
+    "expect_column_values_to_match_regex_list": _matches_list,
+    "expect_column_values_to_not_match_regex_list": _matches_none,
 }
 
 
 def _unique(kwargs: Kwargs) -> Rows:
     field = kwargs.column()
-    counts = value_of(field).isNotNull()
-    return Rows(
-        expectation=kwargs.expectation,
-        counts=counts,
-        violates=None,
-        mostly=kwargs.mostly,
-        shown=(field.name,),
-        unique=(field.name,),
-    )
+    return _counted(kwargs, [field], value_of(field).isNotNull())
 
 
 def _compound_unique(kwargs: Kwargs) -> Rows:
     fields = kwargs.columns()
-    names = tuple(each.name for each in fields)
-    return Rows(
-        expectation=kwargs.expectation,
-        counts=_counting(kwargs, fields, "all_values_are_missing"),
-        violates=None,
-        mostly=kwargs.mostly,
-        shown=names,
-        unique=names,
-    )
+    return _counted(kwargs, fields, _counting(kwargs, fields))
 
 
 def _sum_equal(kwargs: Kwargs) -> Rows:
     fields = kwargs.columns()
-    if not all(isinstance(each.dataType, NumericType) for each in fields):
-        raise NotPlain
     total, kind = F.expr("+".join(_operand(each) for each in fields)), _type_of_sum(fields)
     if kind is not None:
         total = total.cast(kind)
@@ -214,6 +180,8 @@ def _sum_equal(kwargs: Kwargs) -> Rows:
 
 
 def _operand(field: StructField) -> str:
+    if not isinstance(field.dataType, NumericType):
+        raise NotPlain
     value = f"coalesce({quoted(field.name)}, 0)"
     return f"cast({value} as decimal(38, 0))" if isinstance(field.dataType, INTEGRAL) else value
 
@@ -230,9 +198,7 @@ def _type_of_sum(fields: Sequence[StructField]) -> DataType | None:
 
 def _all_equal(kwargs: Kwargs) -> Rows:
     first, *others = kwargs.columns()
-    return _of_columns(
-        kwargs, [first, *others], reduce(lambda one, other: one & other, [_same(first, each) for each in others])
-    )
+    return _of_columns(kwargs, [first, *others], _all(_same(first, each) for each in others))
 
 
 def _all_different(kwargs: Kwargs) -> Rows:
@@ -246,44 +212,48 @@ def _same(one: StructField, other: StructField) -> Column:
 
 
 def _of_columns(kwargs: Kwargs, fields: Sequence[StructField], expected: Column) -> Rows:
-    counts = _counting(kwargs, fields, "all_values_are_missing")
-    return _counted(kwargs, fields, counts, expected)
+    return _counted(kwargs, fields, _counting(kwargs, fields), expected)
 
 
 def _greater(kwargs: Kwargs) -> Rows:
     one, other = kwargs.column("column_A"), kwargs.column("column_B")
     expected = greater(value_of(one), value_of(other), (one.dataType, other.dataType))
-    if kwargs.flag("or_equal"):
+    if kwargs.given.get("or_equal"):
         expected = expected | _same(one, other)
-    return _counted(kwargs, [one, other], _counting(kwargs, [one, other], "both_values_are_missing"), expected)
+    return _of_columns(kwargs, [one, other], expected)
 
 
 def _pair_equal(kwargs: Kwargs) -> Rows:
     fields = [kwargs.column("column_A"), kwargs.column("column_B")]
-    counts = _counting(kwargs, fields, "both_values_are_missing")
-    return _counted(kwargs, fields, counts, _same(*fields))
+    return _of_columns(kwargs, fields, _same(*fields))
 
 
-def _counting(kwargs: Kwargs, fields: Sequence[StructField], default: str) -> Column | None:
+def _counting(kwargs: Kwargs, fields: Sequence[StructField]) -> Column | None:
     """Return the condition of rows that count, None for all rows; a pair of columns has other keywords for it."""
-    ignored = kwargs.text("ignore_row_if", default)
-    is_pair = default == "both_values_are_missing"
-    known = {"both_values_are_missing", "either_value_is_missing"} if is_pair else {default, "any_value_is_missing"}
+    is_pair = "column_A" in kwargs.given
+    every, some = ("both_values_are_missing", "either_value_is_missing") if is_pair else _MISSING
+    ignored = kwargs.given.get("ignore_row_if", every)
     if ignored == ("neither" if is_pair else "never"):
         return None
-    if ignored not in known:
+    if ignored not in (every, some):
         raise NotPlain
-    return ~reduce(_FILTERS[ignored], [value_of(each).isNull() for each in fields])
+    nulls = [value_of(each).isNull() for each in fields]
+    return ~(_all(nulls) if ignored == every else reduce(lambda one, other: one | other, nulls))
 
 
-def _counted(kwargs: Kwargs, fields: Sequence[StructField], counts: Column | None, expected: Column) -> Rows:
-    violates = ~expected if counts is None else counts & ~expected
+def _counted(
+    kwargs: Kwargs, fields: Sequence[StructField], counts: Column | None, expected: Column | None = None
+) -> Rows:
+    """Return an expectation of the rows that count; without a condition, that the values of the columns are unique."""
+    names = tuple(each.name for each in fields)
+    violates = None if expected is None else ~expected if counts is None else counts & ~expected
     return Rows(
         expectation=kwargs.expectation,
+        shown=names,
         counts=counts,
         violates=violates,
         mostly=kwargs.mostly,
-        shown=tuple(each.name for each in fields),
+        unique=names if expected is None else (),
     )
 
 

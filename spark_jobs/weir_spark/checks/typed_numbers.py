@@ -58,11 +58,7 @@ def above(value: Column, kind: DataType, bound: float, *, is_strict: bool) -> Co
 
 def below(value: Column, kind: DataType, bound: float, *, is_strict: bool) -> Column:
     """Return the condition that a value of this type is at most a bound, or less."""
-    limit = _limit(kind, exact(bound), ROUND_CEILING if is_strict else ROUND_FLOOR)
-    if isinstance(limit, bool):
-        return F.lit(limit)
-    of = _compared(value, kind, bound)
-    return of < limit if is_strict else of <= limit
+    return ~above(value, kind, bound, is_strict=not is_strict)
 
 
 def is_one_of(value: Column, kind: DataType, members: Sequence[float]) -> Column:
@@ -98,12 +94,12 @@ def _whole(value: Column, kind: DataType) -> Column:
     return F.when(value < F.lit(2.0**63), value.try_cast("bigint")) if isinstance(kind, FLOATING) else value
 
 
-def is_between(found: Any, kind: DataType, low: Any, high: Any, *, strict_min: bool, strict_max: bool) -> bool:
-    """Report whether what was measured of a column of this type is between bounds."""
-    measured, least, greatest = (None if each is None else _measured(each, kind, found) for each in (found, low, high))
-    is_above = least is None or (measured > least if strict_min else measured >= least)
-    is_below = greatest is None or (measured < greatest if strict_max else measured <= greatest)
-    return bool(is_above and is_below)
+def measured(number: Any, kind: DataType, found: Any) -> Any:
+    """Return a number as it is compared: exactly, or in the type of the column, where the measure is a float."""
+    if not isinstance(found, float):
+        return Fraction(exact(number) if isinstance(number, float) else number)
+    rounded = _single(number) if isinstance(kind, FloatType) else None
+    return _double(number) if rounded is None else rounded
 
 
 def in_python(value: Any, kind: DataType) -> Any:
@@ -116,14 +112,6 @@ def in_python(value: Any, kind: DataType) -> Any:
         return exact(value)
     single = _single(value) if isinstance(kind, FloatType) else None
     return value if single is None else single
-
-
-def _measured(number: Any, kind: DataType, found: Any) -> Any:
-    """A number as it is compared: exactly, or in the type of the column, where the measure is a float."""
-    if not isinstance(found, float):
-        return Fraction(exact(number) if isinstance(number, float) else number)
-    rounded = _single(number) if isinstance(kind, FloatType) else None
-    return _double(number) if rounded is None else rounded
 
 
 def _single(number: float | Decimal) -> float | None:
