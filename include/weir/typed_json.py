@@ -73,7 +73,7 @@ def message_to_json(message: object) -> str:
     return json.dumps({"version": _MESSAGES, "message": plain(message)}, sort_keys=True)
 
 
-def message_from_json(target: type[T], text: str) -> T:
+def message_from_json(target: type[T], text: str | bytes) -> T:
     """Decode what a program of Weir is asked, or answers. Raises Misconfigured for another version."""
     found = json.loads(text)
     if found.get("version") != _MESSAGES:

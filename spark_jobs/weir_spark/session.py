@@ -5,11 +5,8 @@ Invariant: equal rows have equal digests, whatever the defaults of the server. A
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -17,7 +14,6 @@ from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkE
 from pyspark.sql import SparkSession
 
 from weir.errors import Misconfigured, first_line
-from weir.settings import SPARK_VARIABLE
 
 try:
     from py4j.protocol import Py4JJavaError
@@ -84,26 +80,6 @@ def configure(session: SparkSession, extra: Mapping[str, str]) -> dict[str, str]
         for key, value in settings.items():
             _set(session, key, value)
     return {**FORCED, **extra, "spark.version": session.version, "python.version": _PYTHON}
-
-
-def session_of_program(name: str, remote: str | None, settings: Mapping[str, str]) -> SparkSession:
-    """Create the session of a program: on a server, or else one of its own, started with these settings."""
-    if remote:
-        url = remote.rstrip(";/") + (";" if ";" in remote else "/;")
-        return SparkSession.builder.remote(f"{url}session_id={uuid.uuid4()}").create()
-    builder = SparkSession.builder.appName(name).config("spark.log.level", "ERROR")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
-
-
-def add_remote(parser: argparse.ArgumentParser) -> None:
-    """Add the option of a program that names its server; the command that starts it uses the environment."""
-    parser.add_argument(
-        "--remote",
-        default=os.environ.get(SPARK_VARIABLE),
-        help=f"a Spark Connect server, sc://host:port; default: {SPARK_VARIABLE}, else a session of its own",
-    )
 
 
 def is_remote(session: SparkSession) -> bool:

@@ -117,7 +117,7 @@ def answered(text, session):
 
 
 def main():
-    from weir_spark.session import session_of_program
+    from weir_spark.program import session_of_program
 
     session = session_of_program("corpus", None, SETTINGS)
     modules = session.sparkContext._jsc.sc().addedFiles()

@@ -6,26 +6,26 @@ computed twice, and reported only if both are the same.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, StructType
 
-from weir.errors import WeirError, first_line
+from weir.errors import WeirError
 from weir.formats.manifest import READ_OPTIONS, digest_version
 from weir.formats.programs import ContentAnswer, ResultToCheck
 from weir.formats.region_job import StateToRead
 from weir.topology.partitions import KEY_GROUP_COLUMN
 from weir.typed_json import message_from_json
+from weir_spark.program import answer_request, in_one_line
 from weir_spark.results.digest import VERSIONS, digest_of
-from weir_spark.session import SPARK_ERRORS, active, add_remote, configure, session_of_program
+from weir_spark.session import SPARK_ERRORS, active
 from weir_spark.state.reader import StoredState
 from weir_spark.state.writer import state_digest
 
@@ -35,19 +35,14 @@ _AT_ONCE = 4
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Answer the request that the command line names; return the exit code."""
-    given = _parser().parse_args(arguments)
-    try:
-        results = message_from_json(tuple[ResultToCheck, ...], Path(given.request).read_text())
-        session = session_of_program("weir verify", given.remote, {})
-        try:
-            configure(session, {})
-            _answer_all(session, results)
-        finally:
-            session.stop()
-    except (WeirError, OSError, *SPARK_ERRORS) as error:
-        print(f"{type(error).__name__}: {first_line(error)}", file=sys.stderr)
-        return 1
-    return 0
+    return answer_request(
+        "weir verify",
+        arguments,
+        partial(message_from_json, tuple[ResultToCheck, ...]),
+        _answer_all,
+        description="Compute the digests of stored results again.",
+        settings={},
+    )
 
 
 def content_of(session: SparkSession, result: ResultToCheck) -> ContentAnswer:
@@ -61,7 +56,7 @@ def content_of(session: SparkSession, result: ResultToCheck) -> ContentAnswer:
         if found != result.expected and found != _digest(session, result):
             return ContentAnswer(result.number, error="its digest is another one each time that it is computed")
     except (*SPARK_ERRORS, WeirError) as error:
-        return ContentAnswer(result.number, error=f"{type(error).__name__}: {first_line(error)}")
+        return ContentAnswer(result.number, error=in_one_line(error))
     return ContentAnswer(result.number, found)
 
 
@@ -85,7 +80,7 @@ def _rows(session: SparkSession, result: ResultToCheck) -> DataFrame:
     return session.read.options(**READ_OPTIONS).schema(stored).parquet(*result.files)
 
 
-def _answer_all(session: SparkSession, results: Sequence[ResultToCheck]) -> None:
+def _answer_all(session: SparkSession, results: Sequence[ResultToCheck], _: object) -> None:
     lock = threading.Lock()
 
     def answer(result: ResultToCheck) -> None:
@@ -96,13 +91,6 @@ def _answer_all(session: SparkSession, results: Sequence[ResultToCheck]) -> None
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         list(pool.map(answer, results))
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Compute the digests of stored results again.")
-    parser.add_argument("request", help="path of the request")
-    add_remote(parser)
-    return parser
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """Checks a stored partition against its record, without a suite. Invariant: all rows of all its files are checked.
 
-A file that cannot be read is no violation: the read fails, as in a stage.
+It is only read. A Spark that does not answer is an error. A file that cannot be read is no violation in a region, where
+the read fails, as in a stage; in a check of its own it is a finding.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,10 +19,11 @@ from pyspark.sql.types import IntegerType, StructType
 from weir.dataflow.quality import Policy
 from weir.dataflow.state_evolution import is_readable
 from weir.dataflow.state_schema import fields_of_json
+from weir.errors import first_line
 from weir.formats.checks import BUILT_IN, CheckReason, CheckReport, CheckToRun, ExpectationResult
 from weir.formats.manifest import OF_STORED_ROWS, READ_OPTIONS, ContentDigest, digest_rule, digest_version, is_chain
-from weir.formats.region_job import RestoredToCheck
-from weir.formats.suite import Expectation, Suite
+from weir.formats.region_job import CheckJob, RegionReport, RestoredToCheck
+from weir.formats.suite import Expectation, Severity, Suite
 from weir.topology.partitions import KEY_GROUP_COLUMN
 from weir_spark.checks.gate import Checked, check, line_of, report
 from weir_spark.checks.one_aggregation import answers, in_one_line, result_of
@@ -28,11 +31,16 @@ from weir_spark.checks.plain_aggregates import Found
 from weir_spark.checks.plain_expectations import Rows
 from weir_spark.results.digest import VERSIONS, digest_of, quoted, type_signature
 from weir_spark.results.writer import key_group
-from weir_spark.session import SPARK_ERRORS, Log
+from weir_spark.session import SPARK_ERRORS, Log, active, configure, measured
 from weir_spark.state.reader import RANK, StoredState
 from weir_spark.state.writer import state_digest
 
 SUITE = Suite(BUILT_IN, "built-in 1")
+
+READABLE = "weir_readable"
+"""The built-in check that Spark can read all rows; only its failure is reported."""
+
+_UNREADABLE = re.compile(r"\[(FAILED_READ_FILE|PATH_NOT_FOUND|CANNOT_READ_FILE_FOOTER|PARQUET_)[^\]]*\]")
 
 
 def check_restored(
@@ -65,6 +73,46 @@ def check_restored(
     if digest is not None:
         found += [check(partition.rows(), each, about, log) for each in restored.checks]
     return tuple(found)
+
+
+def check_all(job: CheckJob, session: SparkSession, log: Log = print) -> RegionReport:
+    """Check all partitions of a job, and return the report."""
+    seconds: dict[str, float] = {}
+    checks: list[CheckReport] = []
+    with active(session), measured(seconds, "check"):
+        settings = configure(session, job.spark_conf)
+        for each in job.to_check:
+            checks += check_partition(session, each, job.why, log)
+    return RegionReport(
+        attempt=job.attempt, outputs=(), code="", session=settings, metrics=seconds, checks=tuple(checks)
+    )
+
+
+def check_partition(
+    session: SparkSession, stored: RestoredToCheck, why: CheckReason, log: Log
+) -> tuple[CheckReport, ...]:
+    """Check the rows of one partition, in an active session."""
+    try:
+        return check_restored(session, stored, why=why, log=log)
+    except SPARK_ERRORS as error:
+        if not _UNREADABLE.search(str(error)):
+            raise
+        return (_unreadable(stored, why, first_line(error)),)
+
+
+def _unreadable(stored: RestoredToCheck, why: CheckReason, error: str) -> CheckReport:
+    result = ExpectationResult(READABLE, {}, Severity.FAIL, success=False, error=error)
+    return CheckReport.built_in(
+        stored.stage,
+        stored.subtask,
+        why,
+        stored.digest,
+        stored.rows,
+        result,
+        run=stored.run,
+        layout=stored.layout.id,
+        attempt=stored.attempt,
+    )
 
 
 @dataclass(slots=True)

@@ -38,7 +38,7 @@ from weir.store.catalogue import read_archive
 from weir.store.store import Store
 from weir.units import format_size
 from weir.wording import shortened
-from weir_spark.checks.checking import check_all
+from weir_spark.checks.integrity import check_all
 from weir_spark.files.failures import file_of, refusal_in
 from weir_spark.files.misfits import PLACE, place_of
 from weir_spark.region.application import rows_of_application

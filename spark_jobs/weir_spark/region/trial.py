@@ -19,7 +19,6 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType, TimestampNTZType, TimestampType
@@ -44,11 +43,12 @@ from weir_spark.files.failures import refused_rows, unreadable_file
 from weir_spark.files.lines import READER, Lines, read_lines
 from weir_spark.files.paths import WHOLE, spark_path
 from weir_spark.files.texts import with_texts
+from weir_spark.program import session_of_program, write_rows
 from weir_spark.region import region
 from weir_spark.results import writer
 from weir_spark.results.digest import quoted
 from weir_spark.results.reader import read_input
-from weir_spark.session import SPARK_ERRORS, Log, active, configure, session_of_program
+from weir_spark.session import SPARK_ERRORS, Log, active, configure
 
 _SHOWN: Final = 2000
 
@@ -177,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     session = session_of_program("weir try", None, {**quick, **request.jobs[0].spark_conf})
     try:
         tried = compute(request, session, Store.open(request.jobs[0].store), partial(print, file=sys.stderr))
-        _write(tried.rows.limit(request.shown).toArrow(), Path(given.rows))
+        write_rows(tried.rows.limit(request.shown).toArrow(), given.rows)
         answer = TrialAnswer(tried.reports)
     except Exception as error:  # noqa: BLE001  the stage's code may raise anything
         answer = explained(error)
@@ -186,11 +186,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             session.stop()
     Path(given.answer).write_text(message_to_json(answer))
     return 0
-
-
-def _write(table: pa.Table, path: Path) -> None:
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
-        stream.write_table(table)
 
 
 _CSV: Final[Mapping[str, str]] = {"header": "true", "inferSchema": "true"}

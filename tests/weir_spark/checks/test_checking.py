@@ -28,7 +28,7 @@ from weir.integrity.restore_test import run_restore_test
 from weir.snapshots.savepoint import SavepointRequest, create
 from weir.store.seal import seal
 from weir.store.store import Store
-from weir_spark.checks.checking import check_all
+from weir_spark.checks.integrity import check_all
 
 pytestmark = pytest.mark.spark
 

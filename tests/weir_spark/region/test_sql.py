@@ -212,7 +212,8 @@ def test_a_query_that_spark_refuses_is_named_by_file_and_line(run, job_of, query
 ANSWERS = """
 from pathlib import Path
 from tests.weir_spark.region.test_sql import answers
-from weir_spark.session import configure, session_of_program
+from weir_spark.program import session_of_program
+from weir_spark.session import configure
 
 def answer(folder):
     session = session_of_program("sql", None, {})
