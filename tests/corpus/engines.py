@@ -103,15 +103,14 @@ class InOwnSession:
 def answered(text, session):
     """Run a job in a session of its own as a driver does; what the driver would report."""
     from weir_spark.region import region
-    from weir_spark.transport.failures import translate_of_own_session, unreadable
+    from weir_spark.transport.driver import translate_of_own_session
+    from weir_spark.transport.failures import in_place_of
 
     job = region_job_from_json(text.encode())
     try:
         report = region.run(job, session, Store.open(job.store), lambda line: None)
     except Exception as error:  # noqa: BLE001  it is the answer
-        translated = translate_of_own_session(error, job.region)
-        if translated is error:
-            translated = unreadable(error, job) or error
+        translated = in_place_of(error, translate_of_own_session(error, job.region), job)
         return {"kind": type(translated).__name__, "text": str(translated)}
     return {"report": to_json(report).decode()}
 

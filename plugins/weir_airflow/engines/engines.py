@@ -74,7 +74,7 @@ def engine_at(
         return _ConnectServer(ConnectEngine(connect_url(connection, address), options, look_ups=look_ups))
     from weir_spark.transport.bundle import write_bundle  # noqa: PLC0415  not in DAG files
 
-    return SubmitEngine(connection, store, options, lambda folder: write_bundle(folder).paths, look_ups)
+    return SubmitEngine(connection, store, options, write_bundle, look_ups)
 
 
 def is_of_kind(connection: Connection, address: str) -> bool:

@@ -6,7 +6,6 @@ pipeline's modules from the archive that the job names, which is in the store.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from weir.code.archive import pack
@@ -17,23 +16,10 @@ _PROGRAM = "import sys\n\nfrom weir_spark.transport.driver import main\n\nsys.ex
 _OWN = ("weir", "weir_spark")
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
-    """The paths of the program and of the zip for `--py-files`."""
-
-    program: Path
-    modules: Path
-
-    @property
-    def paths(self) -> tuple[str, str]:
-        """Both as text: program, modules."""
-        return str(self.program), str(self.modules)
-
-
-def write_bundle(folder: Path) -> Bundle:
-    """Write both into an empty folder."""
+def write_bundle(folder: Path) -> tuple[str, str]:
+    """Write both into an empty folder; return the paths of the program, and of the zip for `--py-files`."""
     archive = pack(_OWN)
     program, modules = folder / "run_region.py", folder / archive.name
     program.write_text(_PROGRAM)
     modules.write_bytes(archive.data)
-    return Bundle(program, modules)
+    return str(program), str(modules)

@@ -32,7 +32,7 @@ from weir.store.store import Store
 from weir.wording import shortened
 from weir_spark.region import region
 from weir_spark.session import Log
-from weir_spark.transport.failures import is_checkpoint_lost, of_code_or_rows, of_file_system, unreadable, with_notes_of
+from weir_spark.transport.failures import executor_lost, in_place_of, of_code_or_rows, of_file_system
 from weir_spark.transport.progress import ProgressLog
 
 _USER = "weir"
@@ -168,11 +168,10 @@ class ConnectEngine:
         except Exception as error:
             alive = not _is_of_spark(error) or self._is_alive(server, error)
             translated = translate(error, job.region, self.address, is_server_alive=alive)
-            if translated is error:
-                translated = unreadable(error, job) or error
+            translated = in_place_of(error, translated, job)
             if translated is error:
                 raise
-            raise with_notes_of(error, translated) from error
+            raise translated from error
 
     def _is_alive(self, server: _Server, error: Exception) -> bool:
         """Report whether the server process is still there; while it stops, it answers that work is canceled."""
@@ -191,7 +190,9 @@ class ConnectEngine:
         except Exception:  # noqa: BLE001  # any error means that there is no answer
             return ""
         finally:
-            _close(client)
+            with suppress(Exception):  # the session is empty, and the server forgets it after an idle hour
+                client.release_session()
+            client.close()
 
     def _client(self, session_id: str, max_retries: int) -> SparkConnectClient:
         limits = {"rpc_deadlines": core.RpcDeadlines(**_SHORT)} if hasattr(core, "RpcDeadlines") else {}
@@ -241,12 +242,6 @@ def _is_released(client: SparkConnectClient) -> bool:
     return True
 
 
-def _close(client: SparkConnectClient) -> None:
-    with suppress(Exception):  # the session is empty, and the server forgets it after an idle hour
-        client.release_session()
-    client.close()
-
-
 def _app_id(client: SparkConnectClient) -> str:
     return str(client.get_config_dict("spark.app.id")["spark.app.id"])
 
@@ -284,15 +279,13 @@ def translate(error: Exception, region: str, url: str, *, is_server_alive: bool)
     """Return the error to raise in the place of `error`; itself if no kind of Weir fits."""
     if isinstance(error, WeirError):
         return error
-    of_server = _of_server(error, region, url, is_server_alive=is_server_alive)
-    if of_server is not None:
-        return of_server
-    away_or_full = of_file_system(error, region)
-    if away_or_full is not None:
-        return away_or_full
-    if is_checkpoint_lost(error):
-        return EngineLost.of("transport.executor_lost_by_server", region=region)
-    return of_code_or_rows(error, region) or error
+    return (
+        _of_server(error, region, url, is_server_alive=is_server_alive)
+        or of_file_system(error, region)
+        or executor_lost(error, "transport.executor_lost_by_server", region)
+        or of_code_or_rows(error, region)
+        or error
+    )
 
 
 def _of_server(error: Exception, region: str, url: str, *, is_server_alive: bool) -> WeirError | None:

@@ -32,7 +32,7 @@ from weir.connections import (
     from_environment,
     variable_from_environment,
 )
-from weir.errors import Fenced, Message, Misconfigured, Retryable, WeirError
+from weir.errors import EngineLost, Fenced, Message, Misconfigured, Retryable, WeirError
 from weir.formats.codec import own_job_from_json, to_json
 from weir.formats.region_failure import failure_of
 from weir.formats.region_job import FAILURE_NAME, STOP_NAME, RegionReport, SparkJob
@@ -41,8 +41,9 @@ from weir.settings import STORE_OPTIONS_VARIABLE, store_options
 from weir.store.errors import NotFound
 from weir.store.stop_file import is_stop_requested
 from weir.store.store import Store
-from weir_spark.transport.failures import translate_of_own_session, unreadable, with_notes_of
-from weir_spark.transport.progress import ProgressLog, polled
+from weir.wording import shortened
+from weir_spark.transport.failures import executor_lost, in_place_of, of_code_or_rows, of_file_system
+from weir_spark.transport.progress import INTERVAL_SECONDS, ProgressLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,6 +51,17 @@ if TYPE_CHECKING:
     Step = Callable[[SparkJob, SparkSession, Store], RegionReport | None]
     """What a driver does in its session."""
 
+
+_LOST = (
+    "stopped SparkContext",
+    "SparkContext was shut down",
+    "SparkContext has been shutdown",
+    "All masters are unresponsive",
+    "Master removed our application",
+    "Application has been killed",
+)
+
+_LOST_GATEWAY = frozenset({"Py4JNetworkError", "ConnectionRefusedError"})
 
 _EXIT_CODES: tuple[tuple[type[WeirError], int], ...] = ((Retryable, 75), (Fenced, 77), (Misconfigured, 78))
 _OTHER = 1
@@ -103,13 +115,32 @@ def _run_and_report(job: SparkJob, store: Store, step: Step) -> None:
         with stopped_by_file(store, job, lambda fenced: _end_at_once(job, store, fenced)):
             _run_in_own_session(job, store, step)
     except Exception as error:
-        translated = translate_of_own_session(error, job.region)
-        if translated is error:
-            translated = unreadable(error, job) or error
-        _report_failure(job, store, with_notes_of(error, translated))
+        translated = in_place_of(error, translate_of_own_session(error, job.region), job)
+        _report_failure(job, store, translated)
         if translated is error:
             raise
         raise translated from error
+
+
+def translate_of_own_session(error: Exception, region: str) -> Exception:
+    """Return the error to raise in the place of `error`, of a session of its own; itself if no kind of Weir fits."""
+    if isinstance(error, WeirError):
+        return error
+    return (
+        of_file_system(error, region)
+        or executor_lost(error, "transport.executor_lost", region)
+        or _cluster_lost(error, region)
+        or of_code_or_rows(error, region)
+        or error
+    )
+
+
+def _cluster_lost(error: Exception, region: str) -> EngineLost | None:
+    names = {base.__name__ for base in type(error).__mro__}
+    line = next((line for line in str(error).splitlines() if any(text in line for text in _LOST)), None)
+    if line is None and not names & _LOST_GATEWAY:
+        return None
+    return EngineLost.of("transport.cluster_lost", region=region, line=shortened((line or str(error)).strip(": "), 300))
 
 
 @contextmanager
@@ -173,6 +204,28 @@ def _write_inputs(job: SparkJob, session: SparkSession, store: Store) -> None:
     progress = ProgressLog(_log)
     with polled(session.sparkContext.statusTracker(), progress):
         write_inputs(job, session, store, progress.log)
+
+
+@contextmanager
+def polled(tracker: Any, progress: ProgressLog, every_seconds: float = INTERVAL_SECONDS) -> Iterator[None]:
+    """Hand over the progress of a driver's own session from time to time, in a thread, until the block ends."""
+    is_over = threading.Event()
+
+    def poll() -> None:
+        while not is_over.wait(every_seconds):
+            try:
+                found = [stage for each in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(each))]
+            except Exception:  # noqa: BLE001  # the session has ended: who uses it raises why
+                return
+            tasks, completed = sum(each.numTasks for each in found), sum(each.numCompletedTasks for each in found)
+            progress.progress(tasks, completed, running=sum(each.numActiveTasks for each in found))
+
+    thread = threading.Thread(target=poll, name="weir-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
 
 
 def look_ups_of_driver(environ: Mapping[str, str], of_provider: Callable[[str], str | None] | None = None) -> LookUps:

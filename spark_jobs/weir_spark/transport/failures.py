@@ -21,17 +21,6 @@ from weir_spark.files.misfits import PLACE
 from weir_spark.region.sql import READ_FAILED
 from weir_spark.results.reader import unreadable_input
 
-_LOST = (
-    "stopped SparkContext",
-    "SparkContext was shut down",
-    "SparkContext has been shutdown",
-    "All masters are unresponsive",
-    "Master removed our application",
-    "Application has been killed",
-)
-
-_LOST_GATEWAY = frozenset({"Py4JNetworkError", "ConnectionRefusedError"})
-
 _NO_SESSION = ("SESSION_OR_CONTEXT_NOT_EXISTS", "NO_ACTIVE_OR_DEFAULT_SESSION")
 """Messages of a Python worker; the latter where its server was started with the environment of a Connect client."""
 
@@ -70,22 +59,6 @@ _FILE_SYSTEMS = ("org.apache.hadoop.fs.", "org.apache.hadoop.hdfs.")
 """The classes that write to a store; Spark writes its own files without Hadoop."""
 
 
-def translate_of_own_session(error: Exception, region: str) -> Exception:
-    """Return the error to raise in the place of `error`, of a session of its own; itself if no kind of Weir fits."""
-    if isinstance(error, WeirError):
-        return error
-    away_or_full = of_file_system(error, region)
-    if away_or_full is not None:
-        return away_or_full
-    if is_checkpoint_lost(error):
-        return EngineLost.of("transport.executor_lost", region=region)
-    names = {base.__name__ for base in type(error).__mro__}
-    if any(text in str(error) for text in _LOST) or names & _LOST_GATEWAY:
-        line = next((line for line in str(error).splitlines() if any(text in line for text in _LOST)), str(error))
-        return EngineLost.of("transport.cluster_lost", region=region, line=shortened(line.strip(": "), 300))
-    return of_code_or_rows(error, region) or error
-
-
 def of_code_or_rows(error: Exception, region: str) -> Exception | None:
     """Return the error to raise in the place of one of user code, or of the rows that it reads; None if none fits."""
     refused = refused_rows(error)
@@ -93,16 +66,22 @@ def of_code_or_rows(error: Exception, region: str) -> Exception | None:
         place = getattr(error, PLACE, "")
         return Misconfigured.of("transport.failed", region=region, place=f"{place}: " if place else "", refused=refused)
     advice = _advice_on(error)
-    return (
-        None
-        if advice is None
-        else Misconfigured.of("transport.failed_with_advice", region=region, advice=advice, error=error)
-    )
+    if advice is None:
+        return None
+    return Misconfigured.of("transport.failed_with_advice", region=region, advice=advice, error=error)
 
 
-def unreadable(error: Exception, job: SparkJob) -> WeirError | None:
-    """Return the error to raise in the place of `error` if Spark could not read an input or a source, else None."""
-    return unreadable_input(error, job) or unreadable_source(error, job.region, job.store)
+def in_place_of(error: Exception, translated: Exception, job: SparkJob) -> Exception:
+    """Return the error to raise in the place of `error`, with its notes, which tell the stage.
+
+    `translated` is what it was translated into, or itself: then perhaps Spark could not read an input or a source.
+    """
+    if translated is error:
+        translated = unreadable_input(error, job) or unreadable_source(error, job.region, job.store) or error
+    if translated is not error:
+        for note in getattr(error, "__notes__", ()):
+            translated.add_note(note)
+    return translated
 
 
 def unreadable_source(error: Exception, region: str, store: str) -> Misconfigured | None:
@@ -130,17 +109,12 @@ def _advice_on(error: Exception) -> str | None:
     return "a module is missing where the task runs" if isinstance(error, ImportError) else None
 
 
-def with_notes_of(error: Exception, translated: Exception) -> Exception:
-    """Return the error to raise in the place of `error`, with its notes, which tell the stage."""
-    for note in getattr(error, "__notes__", ()):
-        if translated is not error:
-            translated.add_note(note)
-    return translated
+def executor_lost(error: Exception, kind: str, region: str) -> EngineLost | None:
+    """Return an error of this kind if an executor was lost with the checkpointed rows of a stage, else None.
 
-
-def is_checkpoint_lost(error: Exception) -> bool:
-    """Report whether an executor was lost with the checkpointed rows of a stage; another try computes them again."""
-    return _CHECKPOINT_LOST in str(error)
+    Another try computes them again.
+    """
+    return EngineLost.of(kind, region=region) if _CHECKPOINT_LOST in str(error) else None
 
 
 def of_file_system(error: Exception, region: str) -> WeirError | None:

@@ -14,31 +14,31 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 def test_the_modules_of_weir_travel_in_one_zip_and_no_others(tmp_path) -> None:
-    bundle = write_bundle(tmp_path)
-    names = zipfile.ZipFile(bundle.modules).namelist()
+    _, modules = write_bundle(tmp_path)
+    names = zipfile.ZipFile(modules).namelist()
     assert {"weir/errors.py", "weir_spark/region/region.py"} <= set(names)
     assert not [name for name in names if name.startswith(("weir_airflow", "pipelines"))]
 
 
 def test_the_program_finds_all_of_weir_in_the_zip(tmp_path) -> None:
-    bundle = write_bundle(tmp_path)
+    program, modules = write_bundle(tmp_path)
     imports = "import runpy; from weir_spark.transport import driver"
-    show = f"{imports}; print(driver.__file__); runpy.run_path({str(bundle.program)!r})"
+    show = f"{imports}; print(driver.__file__); runpy.run_path({program!r})"
     done = subprocess.run(
         [sys.executable, "-c", show, "--help"],
-        env={"PYTHONPATH": str(bundle.modules)},
+        env={"PYTHONPATH": modules},
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.stdout.startswith(f"{bundle.modules}/weir_spark/transport/driver.py"), done.stderr
+    assert done.stdout.startswith(f"{modules}/weir_spark/transport/driver.py"), done.stderr
     assert "job.json" in done.stdout
 
 
 def test_nothing_that_could_hide_a_module_of_the_pipeline_lies_beside_the_program(tmp_path) -> None:
-    bundle = write_bundle(tmp_path)
-    assert [path.name for path in bundle.program.parent.glob("*.py")] == ["run_region.py"]
+    program, _ = write_bundle(tmp_path)
+    assert [path.name for path in Path(program).parent.glob("*.py")] == ["run_region.py"]
 
 
 def driver_without(package, tmp_path, program):

@@ -6,7 +6,7 @@ from pyspark.sql.types import StructType
 from tests.messages.kinds import of_kind
 
 from weir.errors import DiskFull, EngineLost, Fenced, Misconfigured, Retryable
-from weir_spark.transport.failures import translate_of_own_session
+from weir_spark.transport.driver import translate_of_own_session
 
 
 class Py4JNetworkError(Exception):

@@ -7,7 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from weir_spark.transport.progress import INTERVAL_SECONDS, ProgressLog, StageOfTracker, polled
+from weir_spark.transport.driver import polled
+from weir_spark.transport.progress import INTERVAL_SECONDS, ProgressLog
+
+
+def stage(tasks: int, completed: int, read: int = 0) -> SimpleNamespace:
+    """One of Spark's stages, as Connect reports it."""
+    return SimpleNamespace(num_tasks=tasks, num_completed_tasks=completed, num_bytes_read=read)
 
 
 class Clock:
@@ -36,41 +42,41 @@ def test_many_updates_become_few_lines_that_say_the_stage_and_the_share_of_the_t
     log.log("writing joined (plain)")
     for second in range(1, 100):
         clock.now = float(second)
-        log([StageOfTracker(100, second, second * 10**6), StageOfTracker(100, 0)], 2, "operation", done=False)
+        log([stage(100, second, second * 10**6), stage(100, 0)], 2, "operation", done=False)
     assert len(lines) == 1 + 99 // INTERVAL_SECONDS
     assert lines[1] == "writing joined (plain): 15 % of Spark's tasks are done (30 of 200), 2 running, 30.0 MB read"
 
 
 def test_of_a_stage_that_takes_some_seconds_only_its_begin_and_end_are_logged(log, lines, clock) -> None:
-    for stage in range(50):
-        log.log(f"writing s{stage} (plain)")
+    for number in range(50):
+        log.log(f"writing s{number} (plain)")
         clock.now += 5
-        log([StageOfTracker(10, 5)], 2, "operation", done=False)
-        log.log(f"wrote s{stage} (plain): 10 rows")
+        log([stage(10, 5)], 2, "operation", done=False)
+        log.log(f"wrote s{number} (plain): 10 rows")
     assert len(lines) == 100
 
 
 def test_unchanged_progress_is_not_logged_again_and_neither_is_the_end(log, lines, clock) -> None:
     for second in range(0, 600, 3):
         clock.now = float(second)
-        log([StageOfTracker(10, 5)], 2, "operation", done=False)
+        log([stage(10, 5)], 2, "operation", done=False)
         log(None, 0, "operation", done=False)
-        log([StageOfTracker(10, 10)], 0, "operation", done=True)
+        log([stage(10, 10)], 0, "operation", done=True)
     assert len(lines) == 1
 
 
 def test_a_line_that_says_what_has_ended_does_not_begin_the_next(log, lines, clock) -> None:
     log.log("wrote joined (plain): 10 rows")
     clock.now = INTERVAL_SECONDS
-    log([StageOfTracker(2, 1)], 1, "operation", done=False)
+    log([stage(2, 1)], 1, "operation", done=False)
     assert lines[1].startswith("50 % ")
 
 
 def test_the_driver_of_a_submitted_region_asks_its_own_tracker(log, lines, clock) -> None:
     told = threading.Event()
 
-    def info(stage: int) -> SimpleNamespace | None:
-        return None if stage else SimpleNamespace(numTasks=4, numCompletedTasks=1, numActiveTasks=2)
+    def info(number: int) -> SimpleNamespace | None:
+        return None if number else SimpleNamespace(numTasks=4, numCompletedTasks=1, numActiveTasks=2)
 
     def active() -> list[int]:
         if lines:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.messages.kinds import of_kind
 
-from weir_spark.transport.failures import s3_silent, translate_of_own_session
+from weir_spark.transport.driver import translate_of_own_session
+from weir_spark.transport.failures import s3_silent
 
 OF_S3A = "\tat org.apache.hadoop.fs.s3a.S3AFileSystem.getFileStatus(S3AFileSystem.java:4069)\n"
 OF_READER = "\tat software.amazon.s3.analyticsaccelerator.io.physical.reader.StreamReader.read(StreamReader.java:276)\n"
