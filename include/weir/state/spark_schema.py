@@ -30,7 +30,7 @@ _ARROW = {
 
 def arrow_schema(spark_schema: str) -> pa.Schema:
     """Translate Spark's JSON of a schema, nullable throughout. Raises Misconfigured for a type that Arrow lacks."""
-    return pa.schema([pa.field(each["name"], _arrow(each["type"])) for each in _fields(spark_schema)])
+    return pa.schema([pa.field(each["name"], arrow_type(each["type"])) for each in _fields(spark_schema)])
 
 
 def spark_ddl(spark_schema: str) -> str:
@@ -43,7 +43,8 @@ def _fields(spark_schema: str) -> list[dict[str, Any]]:
     return found
 
 
-def _arrow(kind: Any) -> pa.DataType:
+def arrow_type(kind: Any) -> pa.DataType:
+    """Translate a type of Spark's JSON. Raises Misconfigured for one that Arrow lacks."""
     if isinstance(kind, dict):
         return _nested_arrow(kind)
     if kind.startswith("decimal("):
@@ -57,11 +58,11 @@ def _arrow(kind: Any) -> pa.DataType:
 
 def _nested_arrow(kind: dict[str, Any]) -> pa.DataType:
     if kind["type"] == "struct":
-        return pa.struct([pa.field(each["name"], _arrow(each["type"])) for each in kind["fields"]])
+        return pa.struct([pa.field(each["name"], arrow_type(each["type"])) for each in kind["fields"]])
     if kind["type"] == "array":
-        return pa.list_(pa.field("element", _arrow(kind["elementType"])))
+        return pa.list_(pa.field("element", arrow_type(kind["elementType"])))
     if kind["type"] == "map":
-        return pa.map_(_arrow(kind["keyType"]), _arrow(kind["valueType"]))
+        return pa.map_(arrow_type(kind["keyType"]), arrow_type(kind["valueType"]))
     raise Misconfigured.of("state.type_unfit_for_arrow", kind=kind["type"])
 
 

@@ -7,13 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 from weir.dataflow.state_schema import Kind
 from weir.wording import closest
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _OBJECTS = frozenset({"struct", "object"})
 
@@ -62,21 +58,6 @@ def _of_kind(kind: Kind) -> Names:
         return names_of_kind(dict(kind.parts))
     if kind.name == "array" and kind.parts:
         return _of_kind(kind.parts[0][1])
-    return Names(is_open=True)
-
-
-def names_of_arrow(fields: Any) -> Names:
-    """Return the names of the fields of an Arrow schema or struct."""
-    return Names({each.name: _of_arrow(each.type) for each in fields})
-
-
-def _of_arrow(kind: pa.DataType) -> Names:
-    from pyarrow import types  # noqa: PLC0415
-
-    if types.is_struct(kind):
-        return names_of_arrow(kind.field(at) for at in range(kind.num_fields))
-    if types.is_list(kind) or types.is_large_list(kind):
-        return _of_arrow(kind.value_type)
     return Names(is_open=True)
 
 

@@ -100,7 +100,7 @@ def _unreadable(name: str, declared: Kind, stored: Kind, *, is_column: bool = Fa
         for part, kind in declared.parts:
             if (found := parts.get(part.casefold())) is not None:
                 yield from _unreadable(f"{name}.{part}", kind, found)
-    elif _is_of_table(declared) and not _is_read(declared.name, stored.name, is_column=is_column):
+    elif stored.name and _is_of_table(declared) and not _is_read(declared.name, stored.name, is_column=is_column):
         yield Unreadable(name, declared, stored)
 
 
@@ -125,13 +125,13 @@ def _room(stored: str) -> tuple[int | None, int]:
 
 
 def stored_types(schema: pq.ParquetSchema) -> dict[str, Kind]:
-    """Return the types of a file's columns: Parquet's names, nested as Spark's."""
+    """Return the types of a file's columns: Parquet's names, nested as Spark's; no name where they are not known."""
     leaves = iter([_stored(schema.column(at)) for at in range(len(schema))])
     try:
         columns = schema.to_arrow_schema()
     except NotImplementedError:  # a type that Arrow does not have; pyarrow's error is one of these, too
         flat = [schema.column(at) for at in range(len(schema))]
-        return {each.path: _stored(each) for each in flat if "." not in each.path}
+        return {each.path.partition(".")[0]: _stored(each) if "." not in each.path else Kind("") for each in flat}
     return {each.name: _nested(each.type, leaves) for each in columns}
 
 

@@ -10,14 +10,14 @@ import csv
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from weir.dataflow.state_schema import Fields, declared_fields
 from weir.errors import Misconfigured
-from weir_spark.files.names import Names, names_of_arrow, names_of_kind, unmatched
+from weir_spark.files.names import Names, names_of_kind, unmatched
 from weir_spark.files.stored_types import stored_types, unreadable
 from weir_spark.sources.folders import columns_of
 from weir_spark.sources.listing import opened
@@ -57,20 +57,19 @@ class Contents:
         seen = Names()
         like: dict[str, str] = {}
         of_folders: dict[str, set[bool]] = {each["name"]: set() for each in folders}
-        wanted = (
-            None
-            if declared is None
-            else Names({name: each for name, each in _names(declared).inside.items() if name not in of_folders})
-        )
+        wanted = {name: each.kind for name, each in (declared or {}).items() if name not in of_folders}
         for path, footer in self._footers():
-            names = _names_of_footer(path, footer)
-            seen.add(names)
-            present = {each.casefold() for each in names.inside}
+            said = str(footer.schema).partition("\n")[2]  # the first line has the object's address
+            if like.setdefault(said, path) != path:
+                continue
+            stored = stored_types(footer.schema)
+            present = _spellings(path, stored)
+            seen.add(names_of_kind(stored))
             for name, found in of_folders.items():
                 found.add(name.casefold() in present)
-            if like.setdefault(str(footer.schema), path) == path and declared is not None:
-                _require_readable(path, footer, declared)
-        missing = [] if wanted is None else list(unmatched(wanted, seen, ignoring_case=True))
+            if declared is not None and (wrong := list(unreadable(declared, stored))):
+                raise Misconfigured.of("sources.parquet_schema_differs", path=path, wrong=wrong)
+        missing = list(unmatched(names_of_kind(wanted), seen, ignoring_case=True))
         if missing and self.options.get("if_missing") != "null":
             raise Misconfigured.of(
                 "sources.parquet_column_missing", files=len(self.paths), paths=self.paths[0], missing=missing
@@ -119,29 +118,14 @@ class Contents:
         return len(line) >= len(declared or ())
 
 
-def _names(fields: Fields) -> Names:
-    return names_of_kind({name: each.kind for name, each in fields.items()})
-
-
-def _names_of_footer(path: str, footer: pq.FileMetaData) -> Names:
-    try:
-        names = names_of_arrow(footer.schema.to_arrow_schema())
-    except NotImplementedError:  # a type that Arrow does not have; pyarrow's error is one of these, too
-        columns = [footer.schema.column(at).path.partition(".")[0] for at in range(len(footer.schema))]
-        names = Names({each: Names(is_open=True) for each in columns})
-    by_name: dict[str, str] = {}
-    for each in names.inside:
-        if each.casefold() in by_name:
-            raise Misconfigured.of(
-                "sources.parquet_columns_alike", path=path, by_name=by_name[each.casefold()], each=each
-            )
-        by_name[each.casefold()] = each
-    return names
-
-
-def _require_readable(path: str, footer: pq.FileMetaData, declared: Fields) -> None:
-    if wrong := list(unreadable(declared, stored_types(footer.schema))):
-        raise Misconfigured.of("sources.parquet_schema_differs", path=path, wrong=wrong)
+def _spellings(path: str, columns: Iterable[str]) -> dict[str, str]:
+    """Return the columns by their names in lower case. Raises Misconfigured for two that differ in that alone."""
+    found: dict[str, str] = {}
+    for each in columns:
+        other = found.setdefault(each.casefold(), each)
+        if other != each:
+            raise Misconfigured.of("sources.parquet_columns_alike", path=path, by_name=other, each=each)
+    return found
 
 
 def _agreed(name: str, found: set[bool]) -> bool:

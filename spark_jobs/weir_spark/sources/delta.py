@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from weir.dataflow.stage import Resolved
+from weir.dataflow.state_schema import fields_of_json, spark_json
 from weir.delta_rs import is_of_library, is_refusal, said
 from weir.errors import Misconfigured, Retryable
 from weir.extras import needed_for
 from weir_spark.sources.accounts import delta_options
-from weir_spark.sources.parquet import read_groups
 from weir_spark.sources.partitions import of_partition
-from weir_spark.sources.splits import LiveFile, divided_anew, nullable_schema, table_splits
+from weir_spark.sources.splits import LiveFile, divided_anew, table_splits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +68,7 @@ def _since(table: DeltaTable, path: str, options: Mapping[str, str], position: M
 
 
 def _splits(table: DeltaTable, path: str, ctx: ResolveContext, live: list[LiveFile]) -> list[dict[str, Any]]:
-    schema = nullable_schema(json.loads(table.schema().to_json()))
+    schema = json.loads(spark_json(fields_of_json(table.schema().to_json())))
     partitions = table.metadata().partition_columns
     columns = {each["name"]: each["type"] for each in schema["fields"] if each["name"] in partitions}
     files, which = of_partition(live, columns, ctx, f"the Delta table {path}")
@@ -79,6 +79,8 @@ def _splits(table: DeltaTable, path: str, ctx: ResolveContext, live: list[LiveFi
 
 def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  Weir's name of the argument
     """Read the files of a split with plain Spark."""
+    from weir_spark.sources.parquet import read_groups  # noqa: PLC0415  resolvers of this package need no Spark
+
     what = f"version {slice['version']} of the Delta table {slice['table']}"
     return read_groups(ctx.spark, slice["schema"], slice["groups"], what)
 

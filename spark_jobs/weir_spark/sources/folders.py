@@ -13,6 +13,8 @@ from weir.errors import Misconfigured
 
 _FOLDER: Final = re.compile(r"([^=]+)=(.*)", re.DOTALL)
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+"""What folders of tables have for null."""
+
 _WHOLE_NUMBER: Final = re.compile(r"0|-?[1-9]\d{0,17}")
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _INT: Final = range(-(2**31), 2**31)

@@ -9,14 +9,15 @@ overwrote or deleted rows is one, and one that only rewrote files adds nothing.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from weir.dataflow.stage import Resolved
+from weir.dataflow.state_schema import Field, Kind, spark_json
 from weir.errors import Misconfigured
 from weir.extras import needed_for
-from weir_spark.sources.parquet import read_groups
 from weir_spark.sources.partitions import of_partition
 from weir_spark.sources.splits import LiveFile, divided_anew, table_splits
 
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 
 _TYPES: Final[Mapping[str, str]] = {
     "boolean": "boolean",
-    "int": "integer",
-    "long": "long",
+    "int": "int",
+    "long": "bigint",
     "float": "float",
     "double": "double",
     "date": "date",
@@ -45,7 +46,7 @@ _TYPES: Final[Mapping[str, str]] = {
     "string": "string",
     "binary": "binary",
 }
-"""Iceberg's names of types and Spark's."""
+"""Iceberg's names of types and Spark's, as DDL has them."""
 
 _WITHOUT_TEXT: Final = ("binary", "fixed", "uuid")
 
@@ -86,13 +87,16 @@ def _files(table: Table, name: str, ctx: ResolveContext) -> Iterator[tuple[DataF
 def _splits(table: Table, name: str, ctx: ResolveContext) -> list[dict[str, Any]]:
     number = _number(table)
     _require_names_that_stayed(table, name)
-    fields = [_spark_field(each, name) for each in table.schema().fields]
+    fields = {each.name: Field(each.name, _kind_of_field(each, name)) for each in table.schema().fields}
+    schema = json.loads(spark_json(fields))
     live = [_live(file, table, name, has_deletes=has_deletes) for file, has_deletes in _files(table, name, ctx)]
-    files, which = of_partition(live, _identities(table, name), ctx, f"the Iceberg table {name}")
+    identities = _identities(table)
+    columns = {each["name"]: each["type"] for each in schema["fields"] if each["name"] in identities}
+    files, which = of_partition(live, columns, ctx, f"the Iceberg table {name}")
     return table_splits(
         files,
         ctx.parallelism,
-        {"type": "struct", "fields": fields},
+        schema,
         f"{_what(number, name)}{which}{_since(ctx)}",
         table=name,
         snapshot=number,
@@ -101,6 +105,8 @@ def _splits(table: Table, name: str, ctx: ResolveContext) -> list[dict[str, Any]
 
 def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  Weir's name of the argument
     """Read the files of a split with plain Spark."""
+    from weir_spark.sources.parquet import read_groups  # noqa: PLC0415  resolvers of this package need no Spark
+
     return read_groups(ctx.spark, slice["schema"], slice["groups"], _what(slice["snapshot"], slice["table"]))
 
 
@@ -172,54 +178,40 @@ def _values(file: DataFile, table: Table, name: str) -> Iterator[tuple[str, str 
         yield column, None if value is None else field.transform.to_human_string(kind, value)
 
 
-def _identities(table: Table, name: str) -> dict[str, str]:
-    """Return the columns by whose values the table is partitioned now, with their types in Spark."""
+def _identities(table: Table) -> set[str | None]:
+    """Return the columns by whose values the table is partitioned now."""
     from pyiceberg.transforms import IdentityTransform  # noqa: PLC0415
 
     schema = table.schema()
     ids = [each.source_id for each in table.spec().fields if isinstance(each.transform, IdentityTransform)]
-    names = {schema.find_column_name(each): schema.find_type(each) for each in ids if each in schema.field_ids}
-    return {each: _spark_type(kind, each, name) for each, kind in names.items() if each is not None}
+    return {schema.find_column_name(each) for each in ids if each in schema.field_ids}
 
 
-def _spark_field(field: NestedField, table: str) -> dict[str, Any]:
+def _kind_of_field(field: NestedField, table: str) -> Kind:
     if field.initial_default is not None:
         raise Misconfigured.of("sources.iceberg_default", field=field.name, table=table)
-    return {
-        "name": field.name,
-        "type": _spark_type(field.field_type, field.name, table),
-        "nullable": True,
-        "metadata": {},
-    }
+    return _kind(field.field_type, field.name, table)
 
 
-def _spark_type(kind: IcebergType, column: str, table: str) -> Any:
+def _kind(found: IcebergType, column: str, table: str) -> Kind:
     from pyiceberg.types import DecimalType, FixedType, ListType, MapType, StructType  # noqa: PLC0415
 
-    match kind:
+    match found:
         case StructType():
-            return {"type": "struct", "fields": [_spark_field(each, table) for each in kind.fields]}
+            return Kind("struct", tuple((each.name, _kind_of_field(each, table)) for each in found.fields))
         case ListType():
-            return {
-                "type": "array",
-                "elementType": _spark_type(kind.element_type, column, table),
-                "containsNull": True,
-            }
+            return Kind("array", (("element", _kind(found.element_type, column, table)),))
         case MapType():
-            return {
-                "type": "map",
-                "keyType": _spark_type(kind.key_type, column, table),
-                "valueType": _spark_type(kind.value_type, column, table),
-                "valueContainsNull": True,
-            }
+            parts = {"key": found.key_type, "value": found.value_type}
+            return Kind("map", tuple((name, _kind(part, column, table)) for name, part in parts.items()))
         case DecimalType():
-            return f"decimal({kind.precision},{kind.scale})"
+            return Kind(f"decimal({found.precision},{found.scale})")
         case FixedType():
-            return "binary"
-    found = _TYPES.get(str(kind))
-    if found is None:
-        raise Misconfigured.of("sources.iceberg_type_unknown", column=column, table=table, kind=kind)
-    return found
+            return Kind("binary")
+    name = _TYPES.get(str(found))
+    if name is None:
+        raise Misconfigured.of("sources.iceberg_type_unknown", column=column, table=table, kind=found)
+    return Kind(name)
 
 
 def appended_files(table: Table, name: str, since: int | None) -> list[DataFile]:

@@ -9,7 +9,6 @@ these. They are deleted when the attempt ends.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import islice
@@ -21,6 +20,7 @@ from weir.errors import Misconfigured
 from weir.extras import needed_for
 from weir.units import time_from_text
 from weir_spark.files.paths import WHOLE
+from weir_spark.sources.loading import load_tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 CORRUPT: Final = "_corrupt_record"
 
 _AT_ONCE: Final = 10_000
-_FILE_BYTES: Final = 64 * 2**20
-"""The size in memory of the records of a file."""
-
 Ends = dict[int, int]
 """An offset for each partition: a range ends before it."""
 
@@ -71,8 +68,7 @@ def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  
 def load(connection: Connection, split: Mapping[str, Any], create_file: Callable[[str, bytes], str]) -> list[str]:
     """Write the records of a split into Parquet files, and return their paths."""
     with _cluster(connection) as cluster:
-        files = _files(_tables(_records(cluster, split), split))
-        return [create_file(f"{number:05d}.parquet", data) for number, data in enumerate(files)]
+        return load_tables(_tables(_records(cluster, split), split), create_file)
 
 
 def _records(cluster: Cluster, split: Mapping[str, Any]) -> Iterator[Record]:
@@ -199,25 +195,6 @@ def _columns(split: Mapping[str, Any]) -> str:
 def _ddl(schema: str) -> str:
     fields = declared_fields(schema)
     return ", ".join(f"`{name.replace('`', '``')}`: {each.kind}" for name, each in fields.items())
-
-
-def _files(tables: Iterator[pa.Table]) -> Iterator[bytes]:
-    """Yield Parquet files of some records each; one without rows where there are none."""
-    from pyarrow import concat_tables, parquet  # noqa: PLC0415
-
-    def written(some: list[pa.Table]) -> bytes:
-        data = io.BytesIO()
-        parquet.write_table(concat_tables(some), data, compression="zstd")
-        return data.getvalue()
-
-    some: list[pa.Table] = []
-    for table in tables:
-        some.append(table)
-        if sum(each.nbytes for each in some) >= _FILE_BYTES:
-            yield written(some)
-            some = []
-    if some:
-        yield written(some)
 
 
 def _tables(records: Iterator[Record], split: Mapping[str, Any]) -> Iterator[pa.Table]:

@@ -14,18 +14,19 @@ from typing import Annotated, Any, Final, TypedDict
 import msgspec
 import pyarrow as pa
 
-from weir.dataflow.state_schema import Fields, Kind
+from weir.dataflow.state_schema import Fields, Kind, spark_json
+from weir.state.spark_schema import arrow_schema
 
-_INTEGERS: Final = {"tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64()}
-_PLAIN: Final[Mapping[str, tuple[Any, pa.DataType]]] = {
-    "string": (str, pa.string()),
-    "boolean": (bool, pa.bool_()),
-    "float": (Annotated[float, msgspec.Meta(ge=-3.4028234663852886e38, le=3.4028234663852886e38)], pa.float32()),
-    "double": (float, pa.float64()),
-    "date": (date, pa.date32()),
-    "binary": (bytes, pa.binary()),
-    "timestamp": (Annotated[datetime, msgspec.Meta(tz=True)], pa.timestamp("us", "UTC")),
-    "timestamp_ntz": (Annotated[datetime, msgspec.Meta(tz=False)], pa.timestamp("us")),
+_BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+_PLAIN: Final[Mapping[str, Any]] = {
+    "string": str,
+    "boolean": bool,
+    "float": Annotated[float, msgspec.Meta(ge=-3.4028234663852886e38, le=3.4028234663852886e38)],
+    "double": float,
+    "date": date,
+    "binary": bytes,
+    "timestamp": Annotated[datetime, msgspec.Meta(tz=True)],
+    "timestamp_ntz": Annotated[datetime, msgspec.Meta(tz=False)],
 }
 _TIMES: Final = ("timestamp", "timestamp_ntz")
 _FINE: Final = re.compile(rb":\d\d\.\d{6}0*[1-9]")
@@ -54,7 +55,7 @@ def decoder_of(fields: Fields) -> Callable[[bytes], Any]:
 
 def arrow_type(fields: Fields) -> pa.DataType:
     """Return the type of decoded values."""
-    return pa.struct([(name, _arrow(each.kind)) for name, each in fields.items()])
+    return pa.struct(list(arrow_schema(spark_json(fields))))
 
 
 def with_pairs(value: Any, kind: pa.DataType) -> Any:
@@ -82,25 +83,9 @@ def _python(kind: Kind, times: Any) -> Any:
         return list[_python(parts["element"], times) | None]  # type: ignore[misc]  # types that are made here
     if name == "map":
         return dict[str, _python(parts["value"], times) | None]  # type: ignore[misc]
-    if name in _INTEGERS:
-        most = 2 ** (_INTEGERS[name].bit_width - 1)
+    if name in _BITS:
+        most = 2 ** (_BITS[name] - 1)
         return Annotated[int, msgspec.Meta(ge=-most, le=most - 1)]
     if times is not None and name in _TIMES:
         return times
-    return Decimal if name.startswith("decimal") else _PLAIN[name][0]
-
-
-def _arrow(kind: Kind) -> pa.DataType:
-    parts, name = dict(kind.parts), kind.name
-    if name == "struct":
-        return pa.struct([(field, _arrow(part)) for field, part in kind.parts])
-    if name == "array":
-        return pa.list_(_arrow(parts["element"]))
-    if name == "map":
-        return pa.map_(pa.string(), _arrow(parts["value"]))
-    if name in _INTEGERS:
-        return _INTEGERS[name]
-    if name.startswith("decimal"):
-        digits = name.removeprefix("decimal").strip("()").split(",") if "(" in name else ["10", "0"]
-        return pa.decimal128(int(digits[0]), int(digits[1]) if len(digits) > 1 else 0)
-    return _PLAIN[name][1]
+    return Decimal if name.startswith("decimal") else _PLAIN[name]

@@ -8,28 +8,22 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
+from pyspark.sql.types import StructType
 
 from weir.errors import Misconfigured
 from weir_spark.files.paths import WHOLE
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+from weir_spark.files.texts import with_texts
+from weir_spark.results.digest import quoted
 
 _ESCAPED = re.compile(r"\\(.)")
 _PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
 
 _FILE, _FOUND, _VALUE = "_weir_file", "_weir_found", "_weir_value_"
 """Columns that exist while the values of partitions are joined."""
-
-
-def missing_path(error: Exception) -> str | None:
-    """Return the path that Spark says is missing; None for another error."""
-    condition = getattr(error, "getCondition", lambda: None)()
-    if condition != "PATH_NOT_FOUND":
-        return None
-    return str((error.getMessageParameters() or {}).get("path", error))  # type: ignore[attr-defined]  # PySparkException
 
 
 def read_groups(
@@ -39,8 +33,6 @@ def read_groups(
 
     Columns that a file lacks are null. Raises Misconfigured where a file is gone; `what` names what was to be read.
     """
-    from pyspark.sql.types import StructType  # noqa: PLC0415  resolvers of this package need no Spark
-
     whole = StructType.fromJson(dict(schema))
     by_columns: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for each in groups:
@@ -51,9 +43,9 @@ def read_groups(
         found = reduce(lambda one, other: one.unionAll(other), frames or [spark.createDataFrame([], whole)])
         found.schema  # noqa: B018
     except Exception as error:
-        gone = missing_path(error)
-        if gone is None:
+        if getattr(error, "getCondition", lambda: None)() != "PATH_NOT_FOUND":
             raise
+        gone = (error.getMessageParameters() or {}).get("path", error)  # type: ignore[attr-defined]  # PySparkException
         raise Misconfigured.of("sources.table_file_gone", what=what, gone=gone) from error
     return found
 
@@ -62,11 +54,6 @@ def _rows(
     spark: SparkSession, whole: StructType, names: Sequence[str], groups: Sequence[Mapping[str, Any]]
 ) -> DataFrame:
     """Read groups that have values of the same columns, by one scan: a scan for each takes 50 ms of planning."""
-    from pyspark.sql import functions as F  # noqa: N812, PLC0415
-    from pyspark.sql.types import StructType  # noqa: PLC0415
-
-    from weir_spark.files.texts import with_texts  # noqa: PLC0415
-
     stored = StructType([field for field in whole.fields if field.name not in names])
     files = (file for each in groups for file in each["files"])
     rows = with_texts(spark.read.schema(stored).options(**WHOLE).parquet(*files), stored)
@@ -81,18 +68,13 @@ def _rows(
         values = {name: guard.otherwise(F.col(f"{_VALUE}{at}")) for at, name in enumerate(names)}
     else:
         values = {}
-    return rows.select(
-        *(
-            values[field.name].cast(field.dataType).alias(field.name) if field.name in values else _column(field.name)
-            for field in whole.fields
-        )
-    )
+    columns = {field.name: F.col(quoted(field.name)) for field in stored.fields}
+    columns |= {name: value.cast(whole[name].dataType).alias(name) for name, value in values.items()}
+    return rows.select(*(columns[name] for name in whole.fieldNames()))
 
 
 def _with_values(rows: DataFrame, names: Sequence[str], groups: Sequence[Mapping[str, Any]]) -> DataFrame:
     """Join the values of each row's file: by the file's name where it is short and unique, else by its path."""
-    from pyspark.sql import functions as F  # noqa: N812, PLC0415
-
     metadata = rows.metadataColumn("_metadata")
     files = [(file, each) for each in groups for file in each["files"]]
     short = [file.rpartition("/")[2] for file, _ in files]
@@ -113,9 +95,3 @@ def _with_values(rows: DataFrame, names: Sequence[str], groups: Sequence[Mapping
 def _comparable(file: str) -> str:
     """Return the path of a file as it is compared: not escaped, and without the scheme of a local one."""
     return re.sub("^file:/+", "/", _ESCAPED.sub(r"\g<1>", file))
-
-
-def _column(name: str) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812, PLC0415
-
-    return F.col(f"`{name.replace('`', '``')}`")

@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 from weir.dataflow.ranges import Form, fits, fits_decimal
 from weir.dataflow.sources import filled
 from weir.errors import Misconfigured
+from weir_spark.sources.folders import NULL
 from weir_spark.sources.splits import LiveFile
 
 if TYPE_CHECKING:
     from weir.dataflow.stage import ResolveContext
-
-HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-"""What folders of tables have for null."""
 
 _WHOLE_NUMBERS: Final = ("byte", "short", "integer", "long")
 _WHOLE: Final = re.compile(r"[+-]?\d+", re.ASCII)
@@ -100,7 +98,7 @@ def value_of(kind: str, text: str) -> Any:
 
     Times with a zone are in UTC; a date may be written with hyphens or as eight digits. Raises ValueError.
     """
-    if text == HIVE_NULL:
+    if text == NULL:
         return None
     decimal = _DECIMAL.fullmatch(kind)
     if decimal:

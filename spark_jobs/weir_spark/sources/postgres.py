@@ -8,7 +8,6 @@ that was submitted. Spark reads these files; they are deleted when the attempt e
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import threading
@@ -27,6 +26,7 @@ from weir.extras import needed_for
 from weir.intervals import Moment, shown
 from weir.refusals import is_login_refused, is_passing, login_line
 from weir_spark.files.paths import WHOLE
+from weir_spark.sources.loading import load_tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,9 +62,6 @@ _PLAIN_VALUE: Final = r"^-?0*[0-9]{0,20}(\.[0-9]{0,18}0*)?$"
 
 _BLOCK_BYTES: Final = 16 * 2**20
 """How much text is parsed at a time; a longer row is refused."""
-
-_FILE_BYTES: Final = 64 * 2**20
-"""The size in memory of the rows of a file."""
 
 _SESSION: Final = "-c datestyle=ISO -c intervalstyle=iso_8601 -c timezone=UTC -c extra_float_digits=1"
 
@@ -143,6 +140,8 @@ def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
+    from weir_spark.results.digest import quoted  # noqa: PLC0415
+
     columns, paths = load(ctx.connection(slice["conn_id"]), slice, ctx.create_file)
     fields = [{"name": each.name, "type": _stored(each), "nullable": True, "metadata": {}} for each in columns]
     rows = (
@@ -150,7 +149,7 @@ def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  
         .options(**WHOLE)
         .parquet(*paths)
     )
-    hexadecimal = {each.name: F.unhex(F.col(_quoted(each.name))) for each in columns if each.oid == _BYTEA}
+    hexadecimal = {each.name: F.unhex(F.col(quoted(each.name))) for each in columns if each.oid == _BYTEA}
     return rows.withColumns(hexadecimal) if hexadecimal else rows
 
 
@@ -164,8 +163,7 @@ def load(
         if "mark" in split:
             query = _of_marks(query, split)
         columns = _columns(cursor, query, connection.id)
-        files = _files(_batches(cursor, query, columns), columns)
-        return columns, [create_file(f"{number:05d}.parquet", data) for number, data in enumerate(files)]
+        return columns, load_tables(_tables(cursor, query, columns), create_file)
 
 
 def _of_marks(query: str, split: Mapping[str, Any]) -> str:
@@ -249,10 +247,24 @@ def _is_plain(column: Column) -> bool:
     return column.oid == _NUMERIC and column.spark_type == _PLAIN_DECIMAL
 
 
+def _tables(cursor: Any, query: str, columns: Sequence[Column]) -> Iterator[pa.Table]:
+    """Yield the rows, some at a time; first a table without rows."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    from weir.state.spark_schema import arrow_type  # noqa: PLC0415  it imports pyarrow
+
+    schema = pa.schema([(each.name, arrow_type(_stored(each))) for each in columns])
+    yield schema.empty_table()
+    for batch in _batches(cursor, query, columns):
+        yield pa.Table.from_batches([batch], schema)
+
+
 def _batches(cursor: Any, query: str, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
     """Stream the rows: COPY writes into a pipe in a thread, and they are parsed here."""
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow import csv  # noqa: PLC0415
+
+    from weir.state.spark_schema import arrow_type  # noqa: PLC0415
 
     expressions = ", ".join(_expression(each) for each in columns)
     selected = f"select {expressions} from (\n{query}\n) weir_source"  # noqa: S608  the query is the dataflow's own
@@ -270,7 +282,7 @@ def _batches(cursor: Any, query: str, columns: Sequence[Column]) -> Iterator[pa.
                     # A row of one null is an empty line.
                     parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
                     convert_options=csv.ConvertOptions(
-                        column_types={each.name: _arrow_type(_parsed(each)) for each in columns},
+                        column_types={each.name: arrow_type(_parsed(each)) for each in columns},
                         strings_can_be_null=True,
                         quoted_strings_can_be_null=False,
                         null_values=[""],
@@ -317,7 +329,7 @@ def _exact(batch: pa.RecordBatch, columns: Sequence[Column]) -> pa.RecordBatch:
             what = f"{others[0]} does not fit into {_PLAIN_DECIMAL}"
             raise Misconfigured(_unreadable(f" of the column {column.name}", what))
         short = pc.replace_substring_regex(texts, r"(\.[0-9]*?)0+$", r"\1")
-        arrays[at] = pc.replace_substring_regex(short, r"\.$", "").cast(_arrow_type(column.spark_type))
+        arrays[at] = pc.replace_substring_regex(short, r"\.$", "").cast(pa.decimal128(38, 18))
     return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
 
@@ -345,55 +357,8 @@ class _Copy(threading.Thread):
             raise self._error
 
 
-def _files(batches: Iterator[pa.RecordBatch], columns: Sequence[Column]) -> Iterator[bytes]:
-    """Yield Parquet files of some rows each; one without rows where there are none."""
-    import pyarrow as pa  # noqa: PLC0415
-    from pyarrow import parquet  # noqa: PLC0415
-
-    schema = pa.schema([(each.name, _arrow_type(_stored(each))) for each in columns])
-
-    def written(some: list[pa.RecordBatch]) -> bytes:
-        data = io.BytesIO()
-        parquet.write_table(pa.Table.from_batches(some, schema), data, compression="zstd")
-        return data.getvalue()
-
-    some: list[pa.RecordBatch] = []
-    is_first = True
-    for batch in batches:
-        some.append(batch)
-        if sum(each.nbytes for each in some) >= _FILE_BYTES:
-            yield written(some)
-            some, is_first = [], False
-    if some or is_first:
-        yield written(some)
-
-
 def _expression(column: Column) -> str:
     name = _identifier(column.name)
     if column.oid == _BYTEA:
         return f"encode({name}, 'hex') as {name}"
     return f"{name}::text as {name}" if column.spark_type == "string" else name
-
-
-def _arrow_type(spark_type: str) -> pa.DataType:
-    import pyarrow as pa  # noqa: PLC0415
-
-    if spark_type.startswith("decimal"):
-        precision, scale = spark_type.removeprefix("decimal(").removesuffix(")").split(",")
-        return pa.decimal128(int(precision), int(scale))
-    return {
-        "boolean": pa.bool_(),
-        "long": pa.int64(),
-        "short": pa.int16(),
-        "integer": pa.int32(),
-        "float": pa.float32(),
-        "double": pa.float64(),
-        "date": pa.date32(),
-        "timestamp_ntz": pa.timestamp("us"),
-        "timestamp": pa.timestamp("us", "UTC"),
-        "string": pa.string(),
-    }[spark_type]
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

@@ -61,10 +61,7 @@ def table_splits(
             **more,
             "reads": f"{what}: {len(files)} file(s), {sum(each.bytes for each in files)} bytes",
             "schema": schema,
-            "groups": [
-                {"values": dict(values), "files": [spark_path(each.path) for each in group]}
-                for values, group in groupby(share, key=lambda each: each.values)
-            ],
+            "groups": _groups((dict(each.values), spark_path(each.path)) for each in share),
         }
         for share in shares([(each, each.bytes) for each in ordered], parallelism)
     ]
@@ -73,43 +70,15 @@ def table_splits(
 def divided_anew(splits: Sequence[Mapping[str, Any]], parallelism: int) -> list[dict[str, Any]]:
     """Return the same files of a table in as many splits as there are subtasks now."""
     files = [(group["values"], file) for split in splits for group in split["groups"] for file in group["files"]]
+    return [{**splits[0], "groups": _groups(share)} for share in shares([(each, 1) for each in files], parallelism)]
+
+
+def _groups(files: Iterable[tuple[dict[str, str | None], str]]) -> list[dict[str, Any]]:
+    """Return files, each with its values, as groups of neighbours with the same values."""
     return [
-        {
-            **splits[0],
-            "groups": [
-                {"values": values, "files": [file for _, file in group]}
-                for values, group in groupby(share, key=lambda each: each[0])
-            ],
-        }
-        for share in shares([(each, 1) for each in files], parallelism)
+        {"values": values, "files": [file for _, file in group]}
+        for values, group in groupby(files, key=lambda each: each[0])
     ]
-
-
-def nullable_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return Spark's JSON of a schema without what only its table knows: all is nullable, and has no metadata.
-
-    So that a subtask without files has the columns of those with some.
-    """
-    return {"type": "struct", "fields": [_nullable_field(each) for each in schema["fields"]]}
-
-
-def _nullable_field(field: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name": field["name"], "type": _nullable(field["type"]), "nullable": True, "metadata": {}}
-
-
-def _nullable(kind: Any) -> Any:
-    if not isinstance(kind, Mapping):
-        return kind
-    if kind["type"] == "struct":
-        return nullable_schema(kind)
-    if kind["type"] == "array":
-        return {"type": "array", "elementType": _nullable(kind["elementType"]), "containsNull": True}
-    return {
-        "type": "map",
-        "keyType": _nullable(kind["keyType"]),
-        "valueType": _nullable(kind["valueType"]),
-        "valueContainsNull": True,
-    }
 
 
 def _sortable(file: LiveFile) -> list[tuple[bool, str]]:

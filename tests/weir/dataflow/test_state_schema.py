@@ -111,6 +111,16 @@ def test_what_spark_has_recorded_is_what_was_declared():
     assert fields_of_json(spark_json(fields)) == fields
 
 
+def test_a_schema_as_json_is_nullable_at_every_depth_and_has_no_metadata():
+    inner = {"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": False, "metadata": {"x": 1}}]}
+    array = {"type": "array", "elementType": inner, "containsNull": False}
+    kind = {"type": "map", "keyType": "string", "valueType": array, "valueContainsNull": False}
+    given = {"type": "struct", "fields": [{"name": "m", "type": kind, "nullable": False, "metadata": {}}]}
+    found = spark_json(fields_of_json(json.dumps(given)))
+    assert "false" not in found.lower()
+    assert '"x"' not in found
+
+
 def test_a_collation_is_not_what_tells_recorded_columns_from_declared_ones():
     recorded = {"fields": [{"name": "s", "type": "string", "nullable": True, "metadata": {"__COLLATIONS": {}}}]}
     assert fields_of_json(json.dumps(recorded)) == fields_of_ddl("s STRING COLLATE UTF8_LCASE")

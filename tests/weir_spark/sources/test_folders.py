@@ -91,6 +91,14 @@ def test_columns_that_only_some_files_have_are_null_in_the_others_in_all_subtask
     assert "columns of other types than others" in str(told)
 
 
+def test_without_a_schema_one_file_of_each_schema_tells_the_columns_of_all(tmp_path):
+    for name in "abc":
+        parquet(tmp_path / f"{name}.parquet", id=[1])
+    parquet(tmp_path / "d.parquet", id=[1], tip=[0.5])
+    (split,) = resolved(of(tmp_path / "*.parquet"))
+    assert split["like"] == [str(tmp_path / "a.parquet"), str(tmp_path / "d.parquet")]
+
+
 def test_what_no_parquet_file_has_and_what_is_no_parquet_file_is_refused_when_it_is_listed(tmp_path):
     parquet(tmp_path / "a.parquet", id=[1], user=[{"userId": 1}])
     parquet(tmp_path / "b.parquet", id=[1], tip=[1])

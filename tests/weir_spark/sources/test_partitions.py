@@ -14,7 +14,8 @@ from tests.weir_spark.sources.test_iceberg import ORDERS, Lake
 
 from weir.dataflow import delta_source, iceberg_source
 from weir.errors import Misconfigured
-from weir_spark.sources.partitions import HIVE_NULL, value_of
+from weir_spark.sources.folders import NULL
+from weir_spark.sources.partitions import value_of
 
 MIDNIGHT = datetime(2013, 1, 1, tzinfo=UTC).replace(tzinfo=None)
 TYPES = [
@@ -48,11 +49,11 @@ def test_a_partition_is_found_by_its_value_and_no_other_text_passes_for_one(tmp_
         lake.append(**columns)
         tables.append(lambda text: lake.splits(iceberg_source("orders", "lake.db.orders", partition={"p": text})))
     for read in tables:
-        for text in [*equal, HIVE_NULL]:
+        for text in [*equal, NULL]:
             (split,) = read(text)
             assert [len(group["files"]) for group in split["groups"]] == [1], text
             (found,) = (group["values"]["p"] for group in split["groups"])
-            assert (found is None) is (text == HIVE_NULL)
+            assert (found is None) is (text == NULL)
         for text in wrong:
             if text:
                 with pytest.raises(Misconfigured, check=of_kind("sources.partition_value_unfit", column="p")):

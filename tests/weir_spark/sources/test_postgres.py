@@ -19,6 +19,7 @@ from weir.connections import Connection
 from weir.dataflow import postgres_source
 from weir.dataflow.ranges import fits_decimal
 from weir.errors import Misconfigured, Retryable
+from weir_spark.sources import loading
 from weir_spark.sources import postgres as reading
 
 
@@ -91,7 +92,7 @@ def test_no_rows_are_one_file_with_the_columns(loaded):
 
 
 def test_many_rows_are_streamed_into_several_files(loaded, monkeypatch):
-    monkeypatch.setattr(reading, "_FILE_BYTES", 2**20)
+    monkeypatch.setattr(loading, "_FILE_BYTES", 2**20)
     monkeypatch.setattr(reading, "_BLOCK_BYTES", 2**18)
     rows, files, _ = loaded("select n, md5(n::text) s from generate_series(1, 100000) n")
     assert (len(rows), sum(n for n, _ in rows)) == (100_000, 5_000_050_000)

@@ -5,7 +5,7 @@ from tests.messages.kinds import of_kind
 
 from weir.errors import Misconfigured
 from weir_spark.files.paths import spark_path
-from weir_spark.sources.splits import LiveFile, nullable_schema, shares, table_splits
+from weir_spark.sources.splits import LiveFile, shares, table_splits
 
 SCHEMA = {"type": "struct", "fields": [{"name": "v", "type": "long", "nullable": True, "metadata": {}}]}
 
@@ -47,17 +47,6 @@ def test_a_file_that_hadoop_cannot_have_is_refused(path):
 @pytest.mark.parametrize("path", ["/at:10/a.parquet", "/br[1]/a.parquet", "s3://lake/{x}/a.parquet", "file:///w*/a"])
 def test_a_colon_or_a_pattern_alone_is_read(path):
     assert table_splits([LiveFile(path, 1)], 1, SCHEMA, "version 3 of t")[0]["groups"]
-
-
-def test_a_schema_is_nullable_at_every_depth_and_has_no_metadata():
-    inner = {"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": False, "metadata": {"x": 1}}]}
-    array = {"type": "array", "elementType": inner, "containsNull": False}
-    kind = {"type": "map", "keyType": "string", "valueType": array, "valueContainsNull": False}
-    found = nullable_schema(
-        {"type": "struct", "fields": [{"name": "m", "type": kind, "nullable": False, "metadata": {}}]}
-    )
-    assert "false" not in str(found).lower()
-    assert "'x'" not in str(found)
 
 
 @pytest.mark.parametrize(
