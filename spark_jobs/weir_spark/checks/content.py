@@ -6,7 +6,6 @@ computed twice, and reported only if both are the same.
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 from collections.abc import Sequence
@@ -14,17 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import IntegerType, StructType
+from pyspark.sql import SparkSession
 
 from weir.errors import WeirError
-from weir.formats.manifest import READ_OPTIONS, digest_version
+from weir.formats.manifest import digest_version
 from weir.formats.programs import ContentAnswer, ResultToCheck
 from weir.formats.region_job import StateToRead
-from weir.topology.partitions import KEY_GROUP_COLUMN
 from weir.typed_json import message_from_json
 from weir_spark.program import answer_request, in_one_line
 from weir_spark.results.digest import VERSIONS, digest_of
+from weir_spark.results.reader import read_files, schema_of, with_key_groups
 from weir_spark.session import SPARK_ERRORS, active
 from weir_spark.state.reader import StoredState
 from weir_spark.state.writer import state_digest
@@ -62,22 +60,16 @@ def content_of(session: SparkSession, result: ResultToCheck) -> ContentAnswer:
 
 def _digest(session: SparkSession, result: ResultToCheck) -> str:
     if result.state is None:
-        return str(digest_of(_rows(session, result), result.rule, digest_version(result.expected)))
+        schema = schema_of(result.spark_schema)
+        rows = read_files(session, result.files, with_key_groups(schema) if result.is_keyed else schema)
+        return str(digest_of(rows, result.rule, digest_version(result.expected)))
     return str(state_digest(StoredState(session, _as_written(result.state, result.spark_schema))))
 
 
 def _as_written(state: StateToRead, spark_schema: str) -> StateToRead:
     """The state with the columns that it had when it was written, whatever is declared by now."""
-    columns = StructType.fromJson(json.loads(spark_schema)).toDDL()
+    columns = schema_of(spark_schema).toDDL()
     return replace(state, state=replace(state.state, schema=columns))
-
-
-def _rows(session: SparkSession, result: ResultToCheck) -> DataFrame:
-    schema = StructType.fromJson(json.loads(result.spark_schema))
-    stored = StructType([*schema.fields]).add(KEY_GROUP_COLUMN, IntegerType()) if result.is_keyed else schema
-    if not result.files:
-        return session.createDataFrame([], stored)
-    return session.read.options(**READ_OPTIONS).schema(stored).parquet(*result.files)
 
 
 def _answer_all(session: SparkSession, results: Sequence[ResultToCheck], _: object) -> None:

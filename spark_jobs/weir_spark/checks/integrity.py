@@ -6,7 +6,6 @@ the read fails, as in a stage; in a check of its own it is a finding.
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
-from pyspark.sql.types import IntegerType, StructType
+from pyspark.sql.types import StructType
 
 from weir.dataflow.quality import Policy
 from weir.dataflow.state_evolution import is_readable
@@ -29,7 +28,8 @@ from weir_spark.checks.gate import Checked, check, line_of, report
 from weir_spark.checks.one_aggregation import answers, in_one_line, result_of
 from weir_spark.checks.plain_aggregates import Found
 from weir_spark.checks.plain_expectations import Rows
-from weir_spark.results.digest import VERSIONS, digest_of, quoted, type_signature
+from weir_spark.results.digest import VERSIONS, digest_of, quoted
+from weir_spark.results.reader import read_files, schema_of, shown, types_of, with_key_groups
 from weir_spark.results.writer import key_group
 from weir_spark.session import SPARK_ERRORS, Log, active, configure, measured
 from weir_spark.state.reader import RANK, StoredState
@@ -126,7 +126,7 @@ class _Restored:
     stored: StoredState | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.schema = StructType.fromJson(json.loads(self.restored.spark_schema))
+        self.schema = schema_of(self.restored.spark_schema)
         if self.restored.state is not None:
             self.stored = StoredState(self.session, self.restored.state, self.restored.key_groups)
 
@@ -145,14 +145,14 @@ class _Restored:
         return tuple(found), digest
 
     def _schema_as_recorded(self) -> ExpectationResult:
-        expectation = Expectation("weir_schema_as_recorded", {"columns": _shown(self._stored_schema())})
+        expectation = Expectation("weir_schema_as_recorded", {"columns": shown(self._stored_schema())})
         try:
             wrong = self._other_schema()
         except SPARK_ERRORS as error:
             if "CANNOT_MERGE" not in str(error):
                 raise
             return result_of(expectation, Found(success=False, observed=in_one_line(error)))
-        return result_of(expectation, Found(wrong is None, None if wrong is None else _shown(wrong)))
+        return result_of(expectation, Found(wrong is None, None if wrong is None else shown(wrong)))
 
     def _other_schema(self) -> StructType | None:
         """Return the schema of files where it is not the recorded one; None if all are right.
@@ -167,7 +167,7 @@ class _Restored:
             return None
         options = {**READ_OPTIONS, "mergeSchema": "true"}
         there = self.session.read.options(**options).parquet(*self.restored.files).schema
-        return None if _types(there) == _types(self._stored_schema()) else there
+        return None if types_of(there) == types_of(self._stored_schema()) else there
 
     def _is_of_state(self, found: StructType) -> bool:
         recorded, there = (fields_of_json(each.json()) for each in (self._stored_schema(), found))
@@ -231,21 +231,11 @@ class _Restored:
         return digest_of(self._read(), self.restored.digest_rule, version)
 
     def _read(self) -> DataFrame:
-        if not self.restored.files:
-            return self.session.createDataFrame([], self._stored_schema())
-        return self.session.read.options(**READ_OPTIONS).schema(self._stored_schema()).parquet(*self.restored.files)
+        return read_files(self.session, self.restored.files, self._stored_schema())
 
     def _stored_schema(self) -> StructType:
         """The recorded columns, and Weir's own."""
-        stored = StructType([*self.schema.fields])
         if self.stored is not None:
-            return StructType([*stored.fields, *self.stored.stored_schema.fields[len(self.stored.schema.fields) :]])
-        return stored.add(KEY_GROUP_COLUMN, IntegerType()) if self.restored.layout.keys else stored
-
-
-def _types(schema: StructType) -> dict[str, Any]:
-    return {each.name: type_signature(each.dataType) for each in schema.fields}
-
-
-def _shown(schema: StructType) -> str:
-    return ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in schema.fields)
+            own = self.stored.stored_schema.fields[len(self.stored.schema.fields) :]
+            return StructType([*self.schema.fields, *own])
+        return with_key_groups(self.schema) if self.restored.layout.keys else self.schema

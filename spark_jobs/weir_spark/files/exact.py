@@ -7,7 +7,7 @@ such types are read as text, from which each value is made here. Where a source 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
@@ -119,15 +119,11 @@ class ExactReading:
 
     def is_plain(self, kind: DataType) -> bool:
         """Report whether Spark reads a type exactly."""
-        if isinstance(kind, ArrayType):
-            return self.is_plain(kind.elementType)
-        if isinstance(kind, MapType):
-            return self.is_plain(kind.valueType)
-        if isinstance(kind, StructType):
-            return all(self.is_plain(each.dataType) for each in kind.fields)
-        if isinstance(kind, (FloatType, DoubleType)):
-            return bool(_OF_FLOATS & self.options)
-        return bool(self.kind(kind) == kind)
+        floats = (FloatType, DoubleType)
+        return all(
+            bool(_OF_FLOATS & self.options) if isinstance(leaf, floats) else self._simple(leaf) == leaf
+            for leaf in _leaves(kind, has_keys=False)
+        )
 
     def _simple_value(self, column: Column, kind: DataType) -> Column:
         if isinstance(kind, (FloatType, DoubleType)):
@@ -165,15 +161,24 @@ class ExactReading:
         return F.when(is_said | column.isin(sorted(self.infinities)), number)
 
 
+def _leaves(kind: DataType, *, has_keys: bool) -> Iterator[DataType]:
+    """Yield the types that a type is made of, at every depth; of maps those of the keys, too, if wanted."""
+    if isinstance(kind, ArrayType):
+        parts = [kind.elementType]
+    elif isinstance(kind, MapType):
+        parts = [*([kind.keyType] if has_keys else []), kind.valueType]
+    elif isinstance(kind, StructType):
+        parts = [each.dataType for each in kind.fields]
+    else:
+        yield kind
+        return
+    for part in parts:
+        yield from _leaves(part, has_keys=has_keys)
+
+
 def has_floats(kind: DataType) -> bool:
     """Report whether values of a type may be infinite."""
-    if isinstance(kind, ArrayType):
-        return has_floats(kind.elementType)
-    if isinstance(kind, MapType):
-        return has_floats(kind.valueType)
-    if isinstance(kind, StructType):
-        return any(has_floats(each.dataType) for each in kind.fields)
-    return isinstance(kind, (FloatType, DoubleType))
+    return any(isinstance(leaf, (FloatType, DoubleType)) for leaf in _leaves(kind, has_keys=False))
 
 
 _OF_FLOATS: Final = frozenset({"positiveinf", "negativeinf", "nanvalue", "locale"})
@@ -211,18 +216,8 @@ def is_no_text(column: Column, kind: DataType) -> Column | None:
 
 
 def _has_no_text(values: Column, kind: DataType) -> Column | None:
-    return _any(values, lambda each: is_no_text(each, kind)) if has_text(kind) else None
-
-
-def has_text(kind: DataType) -> bool:
-    """Report whether a value of a type has texts."""
-    if isinstance(kind, ArrayType):
-        return has_text(kind.elementType)
-    if isinstance(kind, MapType):
-        return has_text(kind.keyType) or has_text(kind.valueType)
-    if isinstance(kind, StructType):
-        return any(has_text(each.dataType) for each in kind.fields)
-    return isinstance(kind, StringType)
+    has_text = any(isinstance(leaf, StringType) for leaf in _leaves(kind, has_keys=True))
+    return _any(values, lambda each: is_no_text(each, kind)) if has_text else None
 
 
 def has_null(column: Column, kind: DataType) -> Column | None:

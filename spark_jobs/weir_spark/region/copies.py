@@ -21,9 +21,7 @@ from weir.formats.paths import source_copy_folder
 from weir.formats.region_job import (
     CopyToRead,
     CopyToWrite,
-    InputToRead,
     OutputToWrite,
-    PartitionToRead,
     RegionJob,
     StageToRun,
     has_source_copy,
@@ -33,7 +31,7 @@ from weir.store.store import Store
 from weir.topology.partitions import PLAIN
 from weir.units import format_size
 from weir_spark.results import writer
-from weir_spark.results.reader import read_input
+from weir_spark.results.reader import read_files, schema_of
 from weir_spark.session import Log
 
 
@@ -168,8 +166,4 @@ class Copies:
 
     def _read(self, stage: StageToRun, copy: CopyToRead) -> DataFrame:
         self._read_from[stage.name] = ReadFrom(frozenset(copy.inputs), frozenset((*copy.copies, copy.folder)))
-        part = PartitionToRead(stage.name, stage.subtask, copy.files, copy.attempt)
-        return read_input(
-            self.session,
-            InputToRead(argument=stage.name, layout=PLAIN, spark_schema=copy.spark_schema, partitions=(part,)),
-        )
+        return read_files(self.session, copy.files, schema_of(copy.spark_schema))

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -48,7 +48,7 @@ from weir_spark.region.copies import Copies
 from weir_spark.region.names import NotItsOwn, OwnNames, fixed
 from weir_spark.region.region_checks import RegionChecks, computed_for_checks, require_known_expectations
 from weir_spark.region.sql import READ_FAILED, check_query, rows_of_query
-from weir_spark.region.temporary import Persisted, TemporaryFiles
+from weir_spark.region.temporary import Temporary
 from weir_spark.results import writer
 from weir_spark.results.reader import read_input
 from weir_spark.session import Log, active, configure, measured
@@ -112,8 +112,10 @@ class _Execution:
     states: dict[str, Handle] = field(default_factory=dict)
     """The handles of states, by name."""
     names: OwnNames = field(init=False)
+    temporary: Temporary = field(init=False)
 
     def __post_init__(self) -> None:
+        self.temporary = Temporary(self.job, self.store, self.log)
         texts = (text for name, text in self.imported.archive.files.items() if name.endswith(".py"))
         self.names = OwnNames(self.session, has_global=any(b"global" in text.lower() for text in texts))
 
@@ -127,40 +129,29 @@ class _Execution:
                 self.log(note)
         checks = RegionChecks(self.job, self.session, self.store, self.log, self.seconds)
         found = checks.restored()
+        report = RegionReport(
+            attempt=self.job.attempt,
+            outputs=(),
+            code=self.code,
+            session=settings,
+            metrics=self.seconds,
+            checks=found,
+        )
         if any(each.violated for each in found):
-            return RegionReport(
-                attempt=self.job.attempt,
-                outputs=(),
-                code=self.code,
-                session=settings,
-                metrics=self.seconds,
-                checks=found,
-            )
+            return report
         copies = Copies(
             job=self.job, session=self.session, store=self.store, code=self.code, settings=settings, log=self.log
         )
-        with (
-            self._located(copies.computed),
-            Persisted(self.job.attempt, self.log) as persisted,
-            TemporaryFiles(self.job, self.store, self.log) as files,
-        ):
-            results = self._results(copies, persisted, files)
+        with self._located(copies.computed), self.temporary:
+            results = self._results(copies)
             outputs = tuple(
                 self._write(results[stage.name], stage, output) for stage in self.job.stages for output in stage.outputs
             )
             found += checks.written(results, outputs, self.states)
         self.imported.require_all()
-        return RegionReport(
-            attempt=self.job.attempt,
-            outputs=outputs,
-            code=self.code,
-            session=settings,
-            metrics=self.seconds,
-            resumed=copies.resumed_from,
-            checks=found,
-        )
+        return replace(report, outputs=outputs, resumed=copies.resumed_from, checks=found)
 
-    def _results(self, copies: Copies, persisted: Persisted, files: TemporaryFiles) -> dict[str, DataFrame]:
+    def _results(self, copies: Copies) -> dict[str, DataFrame]:
         """Build the DataFrame of each stage that is needed; those used more than once are computed now, and once.
 
         By `localCheckpoint`, not `persist`: a persisted plan is shared by all sessions of a server and outlives a
@@ -174,15 +165,15 @@ class _Execution:
             if stage.name in copies.needed and stage.name in copies.resumed:
                 results[stage.name] = copies.resume(stage)
             elif stage.name in copies.needed:
-                rows = self._planned(stage, results, files)
+                rows = self._planned(stage, results)
                 copies.computes(stage)
-                results[stage.name] = self._kept(stage, rows, copies, persisted, shared)
+                results[stage.name] = self._kept(stage, rows, copies, shared)
         return results
 
-    def _planned(self, stage: StageToRun, results: dict[str, DataFrame], files: TemporaryFiles) -> DataFrame:
+    def _planned(self, stage: StageToRun, results: dict[str, DataFrame]) -> DataFrame:
         with measured(self.seconds, f"plan {stage.name}"):
             try:
-                rows = self._call(stage, results, files)
+                rows = self._call(stage, results)
                 if (stage.outputs or stage.copy) and not stage.keeps_state_of:
                     writer.check_rows(rows, stage.name, [output.layout for output in stage.outputs], stage.digest)
             except AnalysisException as error:
@@ -191,8 +182,7 @@ class _Execution:
                     raise
                 raise self._refused(stage, error) from error
             except NotItsOwn as error:
-                place = self.imported.place_of(error) or self.imported.place_of(error.__cause__ or error)
-                where = f"\n{place}" if place else ""
+                where = self._where(error) or self._where(error.__cause__ or error)
                 raise Misconfigured.of("region.not_its_own", error=error, where=where) from error
             except WeirError:
                 raise
@@ -233,28 +223,28 @@ class _Execution:
 
     def _refused(self, stage: StageToRun, error: AnalysisException) -> Misconfigured:
         """Return the error about a plan that Spark refuses; on Connect it does so after the function has returned."""
-        said, place = first_line(error), self.imported.place_of(error)
-        where = f"\n{place}" if place else ""
+        said, where = first_line(error), self._where(error)
         return Misconfigured.of("region.plan_refused", owner=_owner(stage), said=said, where=where)
 
-    def _kept(
-        self, stage: StageToRun, rows: DataFrame, copies: Copies, persisted: Persisted, shared: Set[str]
-    ) -> DataFrame:
+    def _where(self, error: BaseException) -> str:
+        place = self.imported.place_of(error)
+        return f"\n{place}" if place else ""
+
+    def _kept(self, stage: StageToRun, rows: DataFrame, copies: Copies, shared: Set[str]) -> DataFrame:
         """Return the rows as later stages and outputs read them."""
         if stage.copy is not None:
             with measured(self.seconds, f"copy {stage.name}"):
                 return copies.write(stage, rows)
         # Spark computes anew what it loses of persisted rows: what is written could be others than are checked.
         if stage.is_persisted and not stage.checks:
-            return persisted.keep(stage.name, rows)
-        return self._computed(rows, stage) if stage.name in shared else rows
-
-    def _computed(self, result: DataFrame, stage: StageToRun) -> DataFrame:
+            return self.temporary.persist(stage.name, rows)
+        if stage.name not in shared:
+            return rows
         self.log(f"computing {stage.name}, which is used more than once")
         with measured(self.seconds, f"compute {stage.name}"):
-            return result.localCheckpoint(eager=True)
+            return rows.localCheckpoint(eager=True)
 
-    def _call(self, stage: StageToRun, results: dict[str, DataFrame], files: TemporaryFiles) -> DataFrame:
+    def _call(self, stage: StageToRun, results: dict[str, DataFrame]) -> DataFrame:
         inputs = {argument: results[producer] for argument, producer in stage.pipelined.items()}
         if not stage.function:
             return _only(inputs, stage)
@@ -262,10 +252,10 @@ class _Execution:
             return rows_of_application(_owner(stage), stage, self.job, self.session, self.store)
         inputs.update((read.argument, self._input(stage, read)) for read in stage.inputs)
         if is_sql(stage.function):
-            text, context = _sql(stage, self.imported), self._context(stage, files)
+            text, context = _sql(stage, self.imported), self._context(stage)
             return fixed(rows_of_query(_owner(stage), stage.function, text, context, inputs, self.log))
         function = load(stage.function, _owner(stage))
-        given = [self._context(stage, files), stage.slice][: len(_positional(stage))]
+        given = [self._context(stage), stage.slice][: len(_positional(stage))]
         if stage.function.startswith(_OF_WEIR):
             result = function(*given, **inputs)
             _ = result.schema  # Spark Connect would refuse it later, as a plan of another stage
@@ -294,7 +284,7 @@ class _Execution:
             state=kept.state, session=self.session, given_as=read, subtask=stage.subtask, parallelism=stage.parallelism
         )
 
-    def _context(self, stage: StageToRun, files: TemporaryFiles) -> StageContext:
+    def _context(self, stage: StageToRun) -> StageContext:
         start, end = (datetime.fromisoformat(text) for text in self.job.interval)
         return StageContext(
             epoch=self.job.epoch,
@@ -306,7 +296,7 @@ class _Execution:
             spark=self.session,
             connection=self.look_ups.connection,
             variable=self.look_ups.variable,
-            create_file=partial(files.create, stage.name),
+            create_file=partial(self.temporary.create_file, stage.name),
         )
 
     def _write(self, result: DataFrame, stage: StageToRun, output: OutputToWrite) -> OutputReport:

@@ -12,13 +12,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from weir.errors import Internal, Misconfigured
 from weir.formats.checks import CheckReport
-from weir.formats.region_job import InputToRead, OutputReport, PartitionToRead, RegionJob, StageToRun
+from weir.formats.region_job import OutputReport, RegionJob, StageToRun
 from weir.store.store import Store
 from weir_spark.checks import gx
 from weir_spark.checks.gate import Checked, check
 from weir_spark.checks.integrity import check_restored
 from weir_spark.results.digest import digest_of, quoted
-from weir_spark.results.reader import read_input
+from weir_spark.results.reader import read_output
 from weir_spark.session import Log, measured
 from weir_spark.state.keyed_state import KeyedState
 
@@ -73,16 +73,9 @@ class RegionChecks:
             return results[stage.name], _of_rows(results[stage.name], stage)
         about = Checked(stage=stage.name, subtask=stage.subtask, digest=str(output.digest), rows=output.digest.rows)
         handle = handles.get(stage.name) if stage.keeps_state_of else None
-        return (self._state(output, handle) if isinstance(handle, KeyedState) else self._output(stage, output)), about
-
-    def _output(self, stage: StageToRun, output: OutputReport) -> DataFrame:
-        part = PartitionToRead(stage.name, stage.subtask, self._files(output))
-        return read_input(
-            self.session,
-            InputToRead(
-                argument=stage.name, layout=output.layout, spark_schema=output.spark_schema, partitions=(part,)
-            ),
-        )
+        if isinstance(handle, KeyedState):
+            return self._state(output, handle), about
+        return read_output(self.session, output, self.store), about
 
     def _state(self, output: OutputReport, handle: KeyedState) -> DataFrame:
         """Return all visible rows of a keyed state: of the files before this epoch and of those just written."""
@@ -90,9 +83,6 @@ class RegionChecks:
             raise Internal.of("region.state_without_tallies", stage=output.stage)
         now = handle.stored.with_written(self.job.epoch, output, self.store)
         return now.rows().select(*map(quoted, now.schema.fieldNames()))
-
-    def _files(self, output: OutputReport) -> tuple[str, ...]:
-        return tuple(self.store.spark_url(f"{output.folder}/{each.name}") for each in output.files)
 
 
 def require_known_expectations(job: RegionJob) -> None:

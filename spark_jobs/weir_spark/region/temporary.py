@@ -21,15 +21,16 @@ from weir_spark.session import Log
 
 
 @dataclass(slots=True)
-class TemporaryFiles:
-    """The files of one attempt; as a context manager it deletes them, also on failure."""
+class Temporary:
+    """What one attempt keeps; as a context manager it lets all of it go, also on failure."""
 
     job: RegionJob
     store: Store
     log: Log
     folders: set[str] = field(default_factory=set)
+    persisted: dict[str, DataFrame] = field(default_factory=dict)
 
-    def create(self, stage: str, name: str, data: bytes) -> str:
+    def create_file(self, stage: str, name: str, data: bytes) -> str:
         """Write a file for a stage and return its path as Spark spells it. Raises AlreadyExists or Retryable."""
         job = self.job
         folder = result_folder(job.dataflow, job.epoch, stage, LOADED, job.subtask, job.attempt)
@@ -37,26 +38,7 @@ class TemporaryFiles:
         self.store.create(f"{folder}/{name}", data)
         return self.store.spark_url(f"{folder}/{name}")
 
-    def __enter__(self) -> TemporaryFiles:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for folder in self.folders:
-            try:
-                self.store.delete_folder(folder)
-            except WeirError as error:
-                self.log(f"The temporary files in {folder} remain until the next sweep: {error}")
-
-
-@dataclass(slots=True)
-class Persisted:
-    """The DataFrames that Spark persists for one attempt; as a context manager it unpersists them, also on failure."""
-
-    attempt: str
-    log: Log
-    kept: dict[str, DataFrame] = field(default_factory=dict)
-
-    def keep(self, stage: str, rows: DataFrame) -> DataFrame:
+    def persist(self, stage: str, rows: DataFrame) -> DataFrame:
         """Have Spark persist the rows once they are first computed.
 
         All sessions of a server share what they persist, plan by plan, also with those of killed attempts and edited
@@ -65,18 +47,23 @@ class Persisted:
         the one that was persisted: a view holds it as it was resolved once.
         """
         view = self._view(stage)
-        rows.where(F.lit(f"weir {self.attempt}") != F.lit("")).createOrReplaceTempView(view)
-        self.kept[stage] = rows.sparkSession.table(view).persist()
-        return self.kept[stage]
+        rows.where(F.lit(f"weir {self.job.attempt}") != F.lit("")).createOrReplaceTempView(view)
+        self.persisted[stage] = rows.sparkSession.table(view).persist()
+        return self.persisted[stage]
 
     def _view(self, stage: str) -> str:
-        return f"{RESERVED_PREFIX}{stage}_{self.attempt}".replace("-", "_")
+        return f"{RESERVED_PREFIX}{stage}_{self.job.attempt}".replace("-", "_")
 
-    def __enter__(self) -> Persisted:
+    def __enter__(self) -> Temporary:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for stage, rows in self.kept.items():
+        for folder in self.folders:
+            try:
+                self.store.delete_folder(folder)
+            except WeirError as error:
+                self.log(f"The temporary files in {folder} remain until the next sweep: {error}")
+        for stage, rows in self.persisted.items():
             try:
                 rows.unpersist(blocking=True)
                 rows.sparkSession.catalog.dropTempView(self._view(stage))

@@ -47,7 +47,7 @@ from weir_spark.program import session_of_program, write_rows
 from weir_spark.region import region
 from weir_spark.results import writer
 from weir_spark.results.digest import quoted
-from weir_spark.results.reader import read_input
+from weir_spark.results.reader import files_of, read_output
 from weir_spark.session import SPARK_ERRORS, Log, active, configure
 
 _SHOWN: Final = 2000
@@ -77,7 +77,8 @@ def compute(
         stored = {each.argument: _stored(session, each, store) for each in request.samples}
         jobs = [_with_samples(job, request.stage, stored, store) for job in request.jobs]
         reports = tuple(region.run(job, session, store, log, look_ups) for job in jobs)
-        return Tried(reports, _rows(session, store, outputs_of(request.stage, reports)))
+        outputs = outputs_of(request.stage, reports)
+        return Tried(reports, reduce(DataFrame.unionByName, [read_output(session, each, store) for each in outputs]))
 
 
 def outputs_of(stage: str, reports: Iterable[RegionReport]) -> list[OutputReport]:
@@ -111,32 +112,13 @@ def _with_samples(job: RegionJob, stage: str, stored: Mapping[str, OutputReport]
         found = stored.get(each.argument)
         if found is None:
             return each
-        part = PartitionToRead(f"the sample {each.argument}", 0, _files(store, found), job.attempt)
+        part = PartitionToRead(f"the sample {each.argument}", 0, files_of(found, store), job.attempt)
         return replace(each, spark_schema=found.spark_schema, partitions=(part,))
 
     def given(each: StageToRun) -> StageToRun:
         return replace(each, inputs=tuple(map(read, each.inputs))) if each.name == stage else each
 
     return replace(job, stages=tuple(map(given, job.stages)))
-
-
-def _files(store: Store, output: OutputReport) -> tuple[str, ...]:
-    return tuple(store.spark_url(f"{output.folder}/{file.name}") for file in output.files)
-
-
-def _rows(session: SparkSession, store: Store, outputs: Sequence[OutputReport]) -> DataFrame:
-    frames = []
-    for output in outputs:
-        part = PartitionToRead(output.stage, 0, _files(store, output))
-        frames.append(
-            read_input(
-                session,
-                InputToRead(
-                    argument=output.stage, layout=output.layout, spark_schema=output.spark_schema, partitions=(part,)
-                ),
-            )
-        )
-    return reduce(DataFrame.unionByName, frames)
 
 
 def explained(error: Exception) -> TrialAnswer:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from pyspark.errors import ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -18,7 +19,8 @@ from pyspark.sql.types import IntegerType, StructType
 from weir.errors import InputUnreadable, Misconfigured
 from weir.formats.manifest import READ_OPTIONS
 from weir.formats.paths import folder_of
-from weir.formats.region_job import InputToRead, RegionJob, SparkJob, StageToRun
+from weir.formats.region_job import InputToRead, OutputReport, RegionJob, SparkJob, StageToRun
+from weir.store.store import Store
 from weir.topology.partitions import KEY_GROUP_COLUMN, KeyFilter
 from weir_spark.results.digest import quoted, type_signature
 from weir_spark.results.writer import key_group
@@ -41,7 +43,7 @@ def read_input(session: SparkSession, read: InputToRead) -> DataFrame:
     declared = _declared(session, read) if read.declared_schema else None
     if declared is not None and not read.partitions:
         return session.createDataFrame([], declared)
-    schema = StructType.fromJson(json.loads(read.spark_schema))
+    schema = schema_of(read.spark_schema)
     rows = _rows(session, read, schema)
     if declared is None:
         return rows
@@ -49,17 +51,40 @@ def read_input(session: SparkSession, read: InputToRead) -> DataFrame:
     return rows.select(*[F.col(quoted(name)) for name in declared.fieldNames()])
 
 
-def _rows(session: SparkSession, read: InputToRead, schema: StructType) -> DataFrame:
-    files = [file for partition in read.partitions for file in partition.files]
+def schema_of(spark_schema: str) -> StructType:
+    """Return a recorded schema, which is Spark's JSON."""
+    return StructType.fromJson(json.loads(spark_schema))
+
+
+def with_key_groups(schema: StructType) -> StructType:
+    """Return the columns of the files of a keyed layout."""
+    return StructType([*schema.fields]).add(KEY_GROUP_COLUMN, IntegerType())
+
+
+def read_files(session: SparkSession, files: Sequence[str], schema: StructType) -> DataFrame:
+    """Read files, which may be none, by their schema; also only some of their columns."""
     if not files:
         return session.createDataFrame([], schema)
-    if read.key_groups is None or not read.layout.keys:
-        rows = session.read.options(**READ_OPTIONS).schema(schema).parquet(*files)
-        return rows if read.filter is None else rows.where(_is_kept(read, read.filter, schema))
-    first, last = read.key_groups
-    stored = StructType([*schema.fields]).add(KEY_GROUP_COLUMN, IntegerType())
-    rows = session.read.options(**READ_OPTIONS).schema(stored).parquet(*files)
-    return rows.where(F.col(KEY_GROUP_COLUMN).between(first, last)).drop(KEY_GROUP_COLUMN)
+    return session.read.options(**READ_OPTIONS).schema(schema).parquet(*files)
+
+
+def files_of(output: OutputReport, store: Store) -> tuple[str, ...]:
+    """Return the paths of an output's files, as Spark spells them."""
+    return tuple(store.spark_url(f"{output.folder}/{file.name}") for file in output.files)
+
+
+def read_output(session: SparkSession, output: OutputReport, store: Store) -> DataFrame:
+    """Read an output as it was written, without the key-group column."""
+    return read_files(session, files_of(output, store), schema_of(output.spark_schema))
+
+
+def _rows(session: SparkSession, read: InputToRead, schema: StructType) -> DataFrame:
+    files = [file for partition in read.partitions for file in partition.files]
+    if not files or read.key_groups is None or not read.layout.keys:
+        rows = read_files(session, files, schema)
+        return rows if not files or read.filter is None else rows.where(_is_kept(read, read.filter, schema))
+    rows = read_files(session, files, with_key_groups(schema))
+    return rows.where(F.col(KEY_GROUP_COLUMN).between(*read.key_groups)).drop(KEY_GROUP_COLUMN)
 
 
 def _is_kept(read: InputToRead, wanted: KeyFilter, schema: StructType) -> Column:
@@ -78,20 +103,25 @@ def _declared(session: SparkSession, read: InputToRead) -> StructType:
 
 def _require_equal(found: StructType, declared: StructType, read: InputToRead) -> None:
     """Compare names and types, not order and nullability: a stage takes its columns by name."""
-    types = [{field.name: type_signature(field.dataType) for field in each.fields} for each in (found, declared)]
-    if types[0] == types[1]:
+    if types_of(found) == types_of(declared):
         return
     written = read.partitions[0]
     raise Misconfigured.of(
         "results.schema_differs",
         argument=read.argument,
-        declared=_shown(declared),
+        declared=shown(declared),
         stage=written.stage,
-        found=_shown(found),
+        found=shown(found),
     )
 
 
-def _shown(schema: StructType) -> str:
+def types_of(schema: StructType) -> dict[str, Any]:
+    """Return the types of columns, without nullability and metadata."""
+    return {field.name: type_signature(field.dataType) for field in schema.fields}
+
+
+def shown(schema: StructType) -> str:
+    """Return columns for a message."""
     return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema.fields)
 
 

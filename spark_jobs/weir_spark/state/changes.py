@@ -17,7 +17,7 @@ from weir.topology.partitions import KEY_GROUP_COLUMN, Layout
 from weir_spark.results import digest, writer
 from weir_spark.results.digest import computed_once, quoted
 from weir_spark.state.keyed_state import Change, KeyedState
-from weir_spark.state.reader import DELETED, UPDATED, WANTED, key_hash
+from weir_spark.state.reader import DELETED, UPDATED, WANTED, highest, key_hash, require_type
 
 HASH = "_weir_hash"
 
@@ -134,17 +134,10 @@ def _incoming(state: KeyedState, number: int, change: Change, name: str, layout:
         }
     )
     rows = digest.hashed(rows, stored.counted, HASH)
-    return _highest(rows, stored.keys, len(order)) if order else rows
-
-
-def _highest(rows: DataFrame, keys: Sequence[str], order: int) -> DataFrame:
-    """Return of each key the row that is highest in its order; of equals the one with the highest hash."""
-    by = [f"_weir_by_{i}" for i in range(order)]
-    kept = [quoted(each) for each in rows.columns if each not in by]
-    highest = rows.groupBy(*[F.col(quoted(key)).alias(f"_weir_key_{i}") for i, key in enumerate(keys)]).agg(
-        F.max_by(F.struct(*kept), F.struct(*by, HASH)).alias("_weir_row")
-    )
-    return highest.select("_weir_row.*")
+    if not order:
+        return rows
+    by = [f"_weir_by_{i}" for i in range(len(order))]
+    return highest(rows, stored.keys, F.struct(*by, HASH), without=by)  # of equals the one with the highest hash
 
 
 def _require_types(state: KeyedState, change: Change, name: str) -> None:
@@ -152,11 +145,5 @@ def _require_types(state: KeyedState, change: Change, name: str) -> None:
     keys = set(state.stored.keys)
     for field in state.stored.schema.fields:
         found = types.get(field.name) if field.name in keys or not change.is_deletion else None
-        if found is not None and digest.type_signature(found) != digest.type_signature(field.dataType):
-            raise Misconfigured.of(
-                "state.type_differs",
-                name=name,
-                field=field.name,
-                declared=field.dataType.simpleString(),
-                found=found.simpleString(),
-            )
+        if found is not None:
+            require_type(name, field, found)

@@ -20,8 +20,9 @@ from weir.formats.region_job import InputToRead, OutputReport, OutputToWrite
 from weir.state.operator_state import assigned_elements, own_elements
 from weir.store.store import Store
 from weir_spark.results import writer
-from weir_spark.results.digest import quoted, type_signature
+from weir_spark.results.digest import quoted
 from weir_spark.results.reader import read_input
+from weir_spark.state.reader import require_type
 
 _OF = "_weir_of"
 
@@ -114,14 +115,7 @@ class BroadcastState:
                     column=column.name,
                     types=types,
                 )
-            if type_signature(types[column.name]) != type_signature(column.dataType):
-                raise Misconfigured.of(
-                    "state.type_differs",
-                    name=self.state.name,
-                    field=column.name,
-                    declared=column.dataType.simpleString(),
-                    found=types[column.name].simpleString(),
-                )
+            require_type(self.state.name, column, types[column.name])
         self._rows = [rows.select(*[F.col(quoted(name)) for name in declared.fieldNames()])]
 
     def fix(self, plan: Callable[[DataFrame], DataFrame]) -> None:

@@ -7,26 +7,25 @@ refused alternatives: docs/decisions/0033.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
-from pyspark.sql.types import BooleanType, IntegerType, LongType, StructType
+from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StructField, StructType
 
 from weir.dataflow.key_types import require_key_of
 from weir.dataflow.state_schema import fields_of_ddl, spark_json
 from weir.errors import Misconfigured
-from weir.formats.manifest import READ_OPTIONS
 from weir.formats.paths import name_of
 from weir.formats.region_job import OutputReport, StateFileToRead, StateToRead
 from weir.state.file_rules import overlap
 from weir.store.store import Store
 from weir.topology.ids import Epoch
 from weir.topology.partitions import KEY_GROUP_COLUMN
-from weir_spark.results.digest import quoted
+from weir_spark.results.digest import quoted, type_signature
+from weir_spark.results.reader import files_of, read_files, schema_of, with_key_groups
 
 DELETED = "_weir_deleted"
 
@@ -67,7 +66,7 @@ class StoredState:
     @cached_property
     def schema(self) -> StructType:
         """The user's columns; parsed here, since Spark would be asked twice."""
-        return StructType.fromJson(json.loads(spark_json(fields_of_ddl(self.read.state.schema))))
+        return schema_of(spark_json(fields_of_ddl(self.read.state.schema)))
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -88,7 +87,7 @@ class StoredState:
     @cached_property
     def stored_schema(self) -> StructType:
         """The columns of its files."""
-        stored = StructType([*self.schema.fields]).add(KEY_GROUP_COLUMN, IntegerType()).add(DELETED, BooleanType())
+        stored = with_key_groups(self.schema).add(DELETED, BooleanType())
         return stored.add(UPDATED, LongType()) if self.has_end else stored
 
     def require_keys(self, given: StructType, what: str) -> None:
@@ -146,8 +145,8 @@ class StoredState:
         """Return the state with the files that an epoch has just written."""
         groups = self.key_groups or (0, written.layout.max_parallelism - 1)
         new = tuple(
-            StateFileToRead(store.spark_url(f"{written.folder}/{each.name}"), epoch, groups, each.rows, each.bytes)
-            for each in written.files
+            StateFileToRead(path, epoch, groups, each.rows, each.bytes)
+            for path, each in zip(files_of(written, store), written.files, strict=True)
         )
         kept = () if written.state is not None and written.state.is_whole else self.read.files
         return replace(self, read=replace(self.read, files=(*kept, *new)))
@@ -197,8 +196,7 @@ class StoredState:
 
     def _scan(self, files: Sequence[StateFileToRead]) -> DataFrame:
         """Read files with different names, of the same key groups, at once, with the name of each row's file."""
-        paths = [file.path for file in files]
-        rows = self.session.read.options(**READ_OPTIONS).schema(self.stored_schema).parquet(*paths)
+        rows = read_files(self.session, [file.path for file in files], self.stored_schema)
         name = rows.metadataColumn("_metadata")["file_name"]
         return rows.select("*", name.alias(_FILE)).where(F.col(KEY_GROUP_COLUMN).between(*files[0].key_groups))
 
@@ -244,11 +242,26 @@ def _layers(files: Sequence[StateFileToRead]) -> tuple[list[StateFileToRead], li
 
 def _newest(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     """Return of each key the row of the highest rank, without the rank."""
-    named = [quoted(name) for name in rows.columns if name != RANK]
-    newest = rows.groupBy(*[F.col(quoted(key)).alias(f"_weir_key_{i}") for i, key in enumerate(keys)]).agg(
-        F.max_by(F.struct(*named), F.col(RANK)).alias("_weir_row")
-    )
-    return newest.select("_weir_row.*")
+    return highest(rows, keys, F.col(RANK), without=(RANK,))
+
+
+def highest(rows: DataFrame, keys: Sequence[str], order: Column, *, without: Sequence[str]) -> DataFrame:
+    """Return of each key the row that is highest in an order, without some columns."""
+    kept = [quoted(name) for name in rows.columns if name not in without]
+    by_key = rows.groupBy(*[F.col(quoted(key)).alias(f"_weir_key_{i}") for i, key in enumerate(keys)])
+    return by_key.agg(F.max_by(F.struct(*kept), order).alias("_weir_row")).select("_weir_row.*")
+
+
+def require_type(state: str, declared: StructField, found: DataType) -> None:
+    """Raise Misconfigured if a column is of another type than was declared."""
+    if type_signature(found) != type_signature(declared.dataType):
+        raise Misconfigured.of(
+            "state.type_differs",
+            name=state,
+            field=declared.name,
+            declared=declared.dataType.simpleString(),
+            found=found.simpleString(),
+        )
 
 
 def _only(rows: DataFrame, wanted: DataFrame | None, keys: Sequence[str], *, is_broadcast: bool) -> DataFrame:

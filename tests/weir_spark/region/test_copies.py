@@ -17,7 +17,7 @@ from weir.formats.codec import from_json, to_json
 from weir.formats.manifest import StageCopy
 from weir.topology.partitions import Layout
 from weir_spark.region import region
-from weir_spark.region.temporary import Persisted
+from weir_spark.region.temporary import Temporary
 from weir_spark.results.digest import digest_of
 from weir_spark.results.reader import read_input
 
@@ -277,19 +277,19 @@ def kept(server, spark):
     return lambda: [name for number, name in everything().items() if number not in before]
 
 
-def test_persisted_rows_are_unpersisted_at_the_end(spark, kept, lines) -> None:
-    with Persisted("t0001-0123456789ab", lines.append) as persisted:
-        persisted.keep("numbers", spark.range(3)).count()
+def test_persisted_rows_are_unpersisted_at_the_end(spark, kept, lines, persisting, store) -> None:
+    with Temporary(persisting(), store, lines.append) as temporary:
+        temporary.persist("numbers", spark.range(3)).count()
         assert len(kept()) == 1
     assert (kept(), lines) == ([], [])
 
 
-def test_rows_that_cannot_be_unpersisted_are_logged_and_hide_no_failure(session_of, lines) -> None:
+def test_rows_that_cannot_be_unpersisted_are_logged_and_hide_no_failure(session_of, lines, persisting, store) -> None:
     session = session_of()
 
     def fails() -> None:
-        with Persisted("t0001-0123456789ab", lines.append) as persisted:
-            persisted.keep("numbers", session.range(3))
+        with Temporary(persisting(), store, lines.append) as temporary:
+            temporary.persist("numbers", session.range(3))
             session.stop()
             raise ValueError("no luck")
 
