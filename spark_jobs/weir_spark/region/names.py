@@ -65,18 +65,10 @@ _LOOKS_UP: Final = frozenset(
 )
 """The fields of Spark Connect's messages with names that are looked up when a plan runs."""
 
-
 _OF_A_START: Final = (
-    *(
-        "spark.app.",
-        "spark.master",
-        "spark.remote",
-        "spark.submit.",
-        "spark.driver.",
-        "spark.executor.",
-        "spark.cores.",
-    ),
-    *("spark.jars", "spark.memory.", "spark.dynamicAllocation.", "spark.serializer", "spark.ui.", "spark.eventLog."),
+    *("spark.app.", "spark.master", "spark.remote", "spark.submit.", "spark.driver.", "spark.executor."),
+    *("spark.cores.", "spark.jars", "spark.memory.", "spark.dynamicAllocation.", "spark.serializer", "spark.ui."),
+    "spark.eventLog.",
 )
 """How settings begin that change nothing in a session, though `SparkSession.builder...getOrCreate()` sets them."""
 

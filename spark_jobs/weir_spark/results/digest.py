@@ -75,6 +75,7 @@ A further one needs a new number, and vectors of its own in tests/golden/digest.
 _ROWS = "_weir_rows"
 """The rows' name in the hash's SQL. Without one, `a.b` might be a column of a DataFrame that its stage has named a."""
 
+_MEASURES = ("rows", "xor", "low_sum", "high_sum")
 _BITS = 63
 _LOW_HALF = 0xFFFFFFFF
 _MASK = 2**64 - 1
@@ -122,17 +123,10 @@ def to_digest(
     schema: StructType, measured: Mapping[str, Any], rule: DigestRule = PLAIN_RULE, version: int = OF_STORED_ROWS
 ) -> ContentDigest:
     """Make a digest of the measures; a key-group column never counts for the schema."""
-    if not measured.keys() >= {"rows", "xor", "low_sum", "high_sum"}:
+    if not measured.keys() >= {*_MEASURES}:
         raise Internal.of("results.digest_not_observed", values=dict(measured))
-    return ContentDigest(
-        schema=schema_fingerprint(schema),
-        rows=int(measured["rows"]),
-        xor=int(measured["xor"] or 0) & _MASK,
-        low_sum=int(measured["low_sum"] or 0),
-        high_sum=int(measured["high_sum"] or 0),
-        version=version,
-        rule=rule.fingerprint,
-    )
+    values = dict(zip(_MEASURES, measures([measured[name] for name in _MEASURES]), strict=True))
+    return ContentDigest(schema=schema_fingerprint(schema), **values, version=version, rule=rule.fingerprint)
 
 
 def row_hash(schema: StructType, rule: DigestRule = PLAIN_RULE, version: int = OF_STORED_ROWS) -> str:

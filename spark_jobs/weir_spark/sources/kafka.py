@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from weir.dataflow.stage import NotReady, Resolved
-from weir.dataflow.state_schema import Fields, declared_fields
+from weir.dataflow.state_schema import declared_fields
 from weir.errors import Misconfigured
 from weir.extras import needed_for
 from weir.units import time_from_text
@@ -23,7 +22,6 @@ from weir_spark.files.paths import WHOLE
 from weir_spark.sources.loading import load_tables
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from weir.connections import Connection
@@ -32,8 +30,8 @@ if TYPE_CHECKING:
     from weir_spark.region.context import StageContext
 
 CORRUPT: Final = "_corrupt_record"
+"""The column that keeps the values of malformed records."""
 
-_AT_ONCE: Final = 10_000
 Ends = dict[int, int]
 """An offset for each partition: a range ends before it."""
 
@@ -68,7 +66,10 @@ def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  
 def load(connection: Connection, split: Mapping[str, Any], create_file: Callable[[str, bytes], str]) -> list[str]:
     """Write the records of a split into Parquet files, and return their paths."""
     with _cluster(connection) as cluster:
-        return load_tables(_tables(_records(cluster, split), split), create_file)
+        from weir_spark.sources.kafka_values import tables_of  # noqa: PLC0415  only such a source needs msgspec and Arrow
+
+        corrupt = CORRUPT if split.get("on_malformed") else ""
+        return load_tables(tables_of(_records(cluster, split), split, corrupt), create_file)
 
 
 def _records(cluster: Cluster, split: Mapping[str, Any]) -> Iterator[Record]:
@@ -195,102 +196,3 @@ def _columns(split: Mapping[str, Any]) -> str:
 def _ddl(schema: str) -> str:
     fields = declared_fields(schema)
     return ", ".join(f"`{name.replace('`', '``')}`: {each.kind}" for name, each in fields.items())
-
-
-def _tables(records: Iterator[Record], split: Mapping[str, Any]) -> Iterator[pa.Table]:
-    """Yield records as columns, some at a time; a table without rows where there are none."""
-    rows = _Rows(split)
-    yield rows.table([])
-    while some := list(islice(records, _AT_ONCE)):
-        yield rows.table(some)
-
-
-class _Rows:
-    """Makes columns of records."""
-
-    def __init__(self, split: Mapping[str, Any]) -> None:
-        import pyarrow as pa  # noqa: PLC0415
-
-        from weir_spark.sources import kafka_values  # noqa: PLC0415  only such a source needs msgspec and Arrow
-
-        self._values, self._topic = kafka_values, str(split["topic"])
-        self._keeps = bool(split.get("on_malformed"))
-        fields = declared_fields(split["schema"]) if split.get("schema") else None
-        self._decode = None if fields is None else _decoder_of(fields, str(split.get("avro") or ""))
-        self._type = pa.binary() if fields is None else kafka_values.arrow_type(fields)
-        self._has_maps = "map<" in str(self._type)
-
-    def table(self, records: Sequence[Record]) -> pa.Table:
-        """Return records as columns. Raises Misconfigured for a malformed value, with its position."""
-        import pyarrow as pa  # noqa: PLC0415
-
-        headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-        times = pa.array([_milliseconds(each) for each in records], pa.timestamp("ms", "UTC"))
-        values, corrupt = self._parsed(records)
-        columns = {
-            "key": pa.array([each.key() for each in records], pa.binary()),
-            "value": values,
-            "headers": pa.array([_headers(each) for each in records], headers),
-            "partition": pa.array([each.partition() for each in records], pa.int32()),
-            "offset": pa.array([each.offset() for each in records], pa.int64()),
-            "timestamp": times.cast(pa.timestamp("us", "UTC")),
-        }
-        if self._keeps:
-            columns[CORRUPT] = pa.array(corrupt, pa.binary())
-        return pa.table(columns)
-
-    def _parsed(self, records: Sequence[Record]) -> tuple[pa.Array, list[bytes | None]]:
-        import pyarrow as pa  # noqa: PLC0415
-
-        found = [self._one(record.value()) for record in records]
-        try:
-            values = pa.array([value for value, _ in found], self._type)
-        except (pa.ArrowInvalid, OverflowError, ValueError):  # one at least has more digits than its column
-            found = [self._fitting(*each) for each in found]
-            values = pa.array([value for value, _ in found], self._type)
-        for record, (_, problem) in zip(records, found, strict=True):
-            if problem is not None and not self._keeps:
-                raise Misconfigured.of(
-                    "sources.kafka_malformed",
-                    topic=self._topic,
-                    partition=record.partition(),
-                    offset=record.offset(),
-                    problem=problem,
-                )
-        return values, [
-            None if each[1] is None else record.value() for each, record in zip(found, records, strict=True)
-        ]
-
-    def _one(self, text: bytes | None) -> tuple[Any, str | None]:
-        """Return a value, and what is wrong with it; a tombstone has the value None."""
-        if self._decode is None or text is None:
-            return text, None
-        try:
-            value = self._decode(text)
-        except self._values.MALFORMED as error:
-            return None, str(error)
-        return (self._values.with_pairs(value, self._type) if self._has_maps else value), None
-
-    def _fitting(self, value: Any, problem: str | None) -> tuple[Any, str | None]:
-        import pyarrow as pa  # noqa: PLC0415
-
-        try:
-            pa.scalar(value, self._type)
-        except (pa.ArrowInvalid, OverflowError, ValueError) as error:
-            return None, str(error)
-        return value, problem
-
-
-def _decoder_of(fields: Fields, avro: str) -> Callable[[bytes], Any]:
-    from weir_spark.sources import kafka_avro, kafka_values  # noqa: PLC0415  only such a source needs msgspec and Arrow
-
-    return kafka_avro.decoder_of(avro) if avro else kafka_values.decoder_of(fields)
-
-
-def _headers(record: Record) -> list[dict[str, Any]]:
-    return [{"key": key, "value": value} for key, value in record.headers() or ()]
-
-
-def _milliseconds(record: Record) -> int | None:
-    kind, milliseconds = record.timestamp()
-    return milliseconds if kind else None

@@ -1,4 +1,4 @@
-"""Values of records of Kafka in JSON, by declared columns: each is what the text says, or the record is malformed.
+"""Records of Kafka as columns, with values of declared types: each is what the text says, or the record is malformed.
 
 Invariant: a value is never made another one to fit its column, and a malformed record is never a row of nulls.
 """
@@ -6,16 +6,22 @@ Invariant: a value is never made another one to fit its column, and a malformed 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Annotated, Any, Final, TypedDict
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
 
 import msgspec
 import pyarrow as pa
 
-from weir.dataflow.state_schema import Fields, Kind, spark_json
+from weir.dataflow.state_schema import Fields, Kind, declared_fields, spark_json
+from weir.errors import Misconfigured
 from weir.state.spark_schema import arrow_schema
+from weir_spark.sources import kafka_avro
+
+if TYPE_CHECKING:
+    from weir.kafka.cluster import Record
 
 _BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _PLAIN: Final[Mapping[str, Any]] = {
@@ -34,8 +40,98 @@ _FINE: Final = re.compile(rb":\d\d\.\d{6}0*[1-9]")
 
 _SIX_PLACES: Final = Annotated[str, msgspec.Meta(pattern=r"^[^.]*(\.\d{1,6}0*([^\d].*)?)?$")]
 
-MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError)
+_MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError)
 """What a decoder raises for a value that is not as declared; msgspec's errors of types are DecodeErrors, too."""
+
+_UNFIT: Final = (pa.ArrowInvalid, OverflowError, ValueError)
+"""What Arrow raises for a value with more digits than its column."""
+
+_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_AT_ONCE: Final = 10_000
+
+
+def tables_of(records: Iterator[Record], split: Mapping[str, Any], corrupt: str) -> Iterator[pa.Table]:
+    """Yield records as columns, some at a time; first a table without rows.
+
+    Values that are malformed are null, and kept in the column `corrupt`; where that is empty, they raise Misconfigured.
+    """
+    rows = _Rows(split, corrupt)
+    yield rows.table([])
+    while some := list(islice(records, _AT_ONCE)):
+        yield rows.table(some)
+
+
+class _Rows:
+    """Makes columns of records."""
+
+    def __init__(self, split: Mapping[str, Any], corrupt: str) -> None:
+        self._topic, self._corrupt = str(split["topic"]), corrupt
+        self._decode: Callable[[bytes], Any] | None = None
+        self._type: pa.DataType = pa.binary()
+        if split.get("schema"):
+            fields, avro = declared_fields(split["schema"]), str(split.get("avro") or "")
+            self._decode = kafka_avro.decoder_of(avro) if avro else decoder_of(fields)
+            self._type = arrow_type(fields)
+        self._has_maps = "map<" in str(self._type)
+
+    def table(self, records: Sequence[Record]) -> pa.Table:
+        """Return records as columns. Raises Misconfigured for a malformed value, with its position."""
+        times = pa.array([_milliseconds(each) for each in records], pa.timestamp("ms", "UTC"))
+        headers = [[{"key": key, "value": value} for key, value in each.headers() or ()] for each in records]
+        values, corrupt = self._parsed(records)
+        columns = {
+            "key": pa.array([each.key() for each in records], pa.binary()),
+            "value": values,
+            "headers": pa.array(headers, _HEADERS),
+            "partition": pa.array([each.partition() for each in records], pa.int32()),
+            "offset": pa.array([each.offset() for each in records], pa.int64()),
+            "timestamp": times.cast(pa.timestamp("us", "UTC")),
+        }
+        if self._corrupt:
+            columns[self._corrupt] = pa.array(corrupt, pa.binary())
+        return pa.table(columns)
+
+    def _parsed(self, records: Sequence[Record]) -> tuple[pa.Array, list[bytes | None]]:
+        found = [self._one(record.value()) for record in records]
+        try:
+            values = pa.array([value for value, _ in found], self._type)
+        except _UNFIT:
+            found = [self._fitting(*each) for each in found]
+            values = pa.array([value for value, _ in found], self._type)
+        corrupt: list[bytes | None] = []
+        for record, (_, problem) in zip(records, found, strict=True):
+            if problem is not None and not self._corrupt:
+                raise Misconfigured.of(
+                    "sources.kafka_malformed",
+                    topic=self._topic,
+                    partition=record.partition(),
+                    offset=record.offset(),
+                    problem=problem,
+                )
+            corrupt.append(None if problem is None else record.value())
+        return values, corrupt
+
+    def _one(self, text: bytes | None) -> tuple[Any, str | None]:
+        """Return a value, and what is wrong with it; a tombstone has the value None."""
+        if self._decode is None or text is None:
+            return text, None
+        try:
+            value = self._decode(text)
+        except _MALFORMED as error:
+            return None, str(error)
+        return (with_pairs(value, self._type) if self._has_maps else value), None
+
+    def _fitting(self, value: Any, problem: str | None) -> tuple[Any, str | None]:
+        try:
+            pa.scalar(value, self._type)
+        except _UNFIT as error:
+            return None, str(error)
+        return value, problem
+
+
+def _milliseconds(record: Record) -> int | None:
+    kind, milliseconds = record.timestamp()
+    return milliseconds if kind else None
 
 
 def decoder_of(fields: Fields) -> Callable[[bytes], Any]:

@@ -110,25 +110,14 @@ def _schema(spark: SparkSession, split: Mapping[str, Any]) -> StructType:
     try:
         found = reader.parquet(*map(spark_path, like)).schema
     except Exception as error:  # a classic session raises py4j's
-        told = _other_types(error, like)
-        if told is None:
+        if "CANNOT_MERGE" not in str(error):
             raise
-        raise told from error
+        types = str(error)[str(error).find("[CANNOT_MERGE") :].partition("\n\tat ")[0].strip()  # without Java's lines
+        raise Misconfigured.of("sources.types_differ", like=like[:5], types=types) from error
     for each in split["folders"]:
         if not each["in_file"]:
             found = found.add(each["name"], _OF_FOLDERS[each["type"]])
     return found
-
-
-def _other_types(error: Exception, like: Sequence[str]) -> Misconfigured | None:
-    if "CANNOT_MERGE" not in str(error):
-        return None
-    return Misconfigured.of("sources.types_differ", like=like[:5], types=_types(error))
-
-
-def _types(error: Exception) -> str:
-    """Return Spark's words about the schemas, without Java's lines."""
-    return str(error)[str(error).find("[CANNOT_MERGE") :].partition("\n\tat ")[0].strip()
 
 
 def _with_malformed(schema: StructType, split: Mapping[str, Any]) -> StructType:

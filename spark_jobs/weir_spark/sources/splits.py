@@ -55,7 +55,9 @@ def table_splits(
     lost = next((each.path for each in files if is_lost_on_hadoop(each.path)), None)
     if lost is not None:
         raise Misconfigured.of("sources.table_path_unfit", what=what, lost=lost)
-    ordered = sorted(files, key=lambda each: (_sortable(each), each.path))
+    ordered = sorted(
+        files, key=lambda each: ([(value is not None, value or "") for _, value in each.values], each.path)
+    )
     return [
         {
             **more,
@@ -79,7 +81,3 @@ def _groups(files: Iterable[tuple[dict[str, str | None], str]]) -> list[dict[str
         {"values": values, "files": [file for _, file in group]}
         for values, group in groupby(files, key=lambda each: each[0])
     ]
-
-
-def _sortable(file: LiveFile) -> list[tuple[bool, str]]:
-    return [(value is not None, value or "") for _, value in file.values]

@@ -10,6 +10,7 @@ import importlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, time
+from operator import call
 from typing import Any
 
 import pyarrow as pa
@@ -97,15 +98,11 @@ def _of_series(series: Any, kind: pa.DataType) -> pa.Array:
     """The values of a column of pandas, for which NaN is a null."""
     if series.dtype != object:
         return _converted(pa.Array.from_pandas(series), kind)
-    values = (
-        [None if _is_missing(each) or _is_nan(each) else each for each in series] if _is_flat(kind) else list(series)
-    )
+    values = list(series)
+    if not pt.is_nested(kind):
+        values = [None if _is_missing(each) or _is_nan(each) else each for each in values]
     _require_kept(values, kind, "it")
     return pa.array(values, kind, from_pandas=True)
-
-
-def _is_flat(kind: pa.DataType) -> bool:
-    return not pt.is_nested(kind)
 
 
 def _is_nan(value: Any) -> bool:
@@ -158,10 +155,6 @@ def _float(value: Any) -> bool:
     return not isinstance(value, float) or value in (float("inf"), -float("inf")) or not abs(value) >= _LARGEST_FLOAT
 
 
-def _double(value: Any) -> bool:
-    return not _is_boolean(value)
-
-
 def _day(value: Any) -> bool:
     return not isinstance(value, int) and (not isinstance(value, datetime) or value.time() == time())
 
@@ -184,7 +177,7 @@ def _struct(kind: pa.DataType) -> Test:
             return value.keys() <= {*names} and all(
                 test(value.get(name)) for name, test in zip(names, tests, strict=True)
             )
-        return not isinstance(value, Sequence) or all(map(_call, tests, value))
+        return not isinstance(value, Sequence) or all(map(call, tests, value))
 
     return is_kept
 
@@ -202,13 +195,9 @@ def _map(kind: pa.DataType) -> Test:
         entries = [*value.items()] if isinstance(value, dict) else list(value)
         keys = [entry[0] for entry in entries]  # may be lists, which have no hash
         is_twice = not isinstance(value, dict) and any(key in keys[:at] for at, key in enumerate(keys))
-        return not is_twice and all(all(map(_call, tests, entry)) for entry in entries)
+        return not is_twice and all(all(map(call, tests, entry)) for entry in entries)
 
     return is_kept
-
-
-def _call(test: Test, value: Any) -> bool:
-    return test(value)
 
 
 def _of_null(test: Test | None) -> Test:
@@ -218,7 +207,7 @@ def _of_null(test: Test | None) -> Test:
 _TESTS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], Test]], ...] = (
     (pt.is_integer, lambda _: _whole),
     (pt.is_float32, lambda _: _float),
-    (pt.is_floating, lambda _: _double),
+    (pt.is_floating, lambda _: lambda value: not _is_boolean(value)),
     (pt.is_date, lambda _: _day),
     (pt.is_timestamp, lambda kind: _instant if kind.tz else _clock),
     (pt.is_struct, _struct),
@@ -237,14 +226,13 @@ def _converted(values: Any, kind: pa.DataType) -> pa.Array:
     if array.null_count == len(array):
         return pa.nulls(len(array), kind)
     _require_related(array.type, kind)
-    made = (_widened(array) if pt.is_integer(array.type) and pt.is_decimal(kind) else array).cast(kind)
+    if pt.is_integer(array.type) and pt.is_decimal(kind):
+        # Arrow would ask for 19 digits before the point, whatever the numbers are.
+        made = array.cast(pa.decimal128(20, 0)).cast(kind)
+    else:
+        made = array.cast(kind)
     _require_equal(array, made)
     return made
-
-
-def _widened(array: pa.Array) -> pa.Array:
-    """Whole numbers as decimals: Arrow would ask for 19 digits before the point, whatever the numbers are."""
-    return array.cast(pa.decimal128(20, 0))
 
 
 def _require_related(found: pa.DataType, kind: pa.DataType) -> None:

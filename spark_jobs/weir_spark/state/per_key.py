@@ -66,7 +66,8 @@ def per_key(
     known = look_up(wanted) if is_few else stored.rows(wanted, is_broadcast=False)
     values = [field.name for field in stored.schema.fields if field.name not in keys]
     kept = F.struct(*[F.col(quoted(name)) for name in values] or [F.expr("true").alias(_NOTHING)])
-    one, other = rows.select(key.alias(KEY), _packed(rows).alias(ROW)), known.select(key.alias(KEY), kept.alias(STATE))
+    one = rows.select(key.alias(KEY), F.struct(*map(quoted, rows.columns)).alias(ROW))
+    other = known.select(key.alias(KEY), kept.alias(STATE))
     together = one.unionByName(other, allowMissingColumns=True).repartition(KEY)
     by = [F.col(f"{ROW}.{quoted(name)}") for name in order_by]
     ordered = together.sortWithinPartitions(KEY, F.col(ROW).isNotNull(), *by)
@@ -98,10 +99,6 @@ def _require_range(stored: StoredState, rows: DataFrame) -> None:
             found=found[0],
             keys=[f"{stored.schema[key].dataType.simpleString()} ({key})" for key in stored.keys],
         )
-
-
-def _packed(rows: DataFrame) -> Any:
-    return F.struct(*map(quoted, rows.columns))
 
 
 def _pass(stored: StoredState, function: Callable[..., Any], form: str, results: StructType) -> tuple[Any, StructType]:

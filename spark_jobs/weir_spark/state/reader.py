@@ -138,8 +138,13 @@ class StoredState:
 
         With `keys`, which are broadcast, those of these keys and of few others: whose keys have the hash of one.
         """
-        hashes = None if keys is None else hashes_of(keys, self.keys)
-        return self._files(self.read.files, lambda rows: _of_hashes(rows, hashes, self.keys))
+        if keys is None:
+            return self._files(self.read.files)
+        hashes, key = (
+            F.broadcast(hashes_of(keys, self.keys)),
+            key_hash(self.keys),
+        )  # a join by one number: half the work
+        return self._files(self.read.files, lambda rows: rows.join(hashes, key == F.col(WANTED), "left_semi"))
 
     def with_written(self, epoch: Epoch, written: OutputReport, store: Store) -> StoredState:
         """Return the state with the files that an epoch has just written."""
@@ -209,13 +214,9 @@ def _ranked(rows: DataFrame, files: Sequence[StateFileToRead], ranks: Mapping[st
     epochs = {file.epoch for file in files}
     if len(epochs) == 1:
         return rows.withColumn(RANK, F.lit(ranks[epochs.pop()])).drop(_FILE)
-    known = F.create_map(*[F.lit(each) for file in files for each in (_name(file), ranks[file.epoch])])
+    known = F.create_map(*[F.lit(each) for file in files for each in (name_of(file.path), ranks[file.epoch])])
     unknown = F.raise_error(F.lit("a file of the state goes by another name in Spark")).cast("int")
     return rows.withColumn(RANK, F.coalesce(F.try_element_at(known, F.col(_FILE)), unknown)).drop(_FILE)
-
-
-def _name(file: StateFileToRead) -> str:
-    return name_of(file.path)
 
 
 def _scans(files: Sequence[StateFileToRead]) -> Iterator[list[StateFileToRead]]:
@@ -223,8 +224,8 @@ def _scans(files: Sequence[StateFileToRead]) -> Iterator[list[StateFileToRead]]:
     groups: dict[tuple[tuple[int, int], int], list[StateFileToRead]] = {}
     seen: dict[tuple[tuple[int, int], str], int] = {}
     for file in files:
-        number = seen.get((file.key_groups, _name(file)), 0)
-        seen[file.key_groups, _name(file)] = number + 1
+        number = seen.get((file.key_groups, name_of(file.path)), 0)
+        seen[file.key_groups, name_of(file.path)] = number + 1
         groups.setdefault((file.key_groups, number), []).append(file)
     yield from groups.values()
 
@@ -270,13 +271,6 @@ def _only(rows: DataFrame, wanted: DataFrame | None, keys: Sequence[str], *, is_
     named = wanted.select(*map(quoted, keys))
     few = F.broadcast(named) if is_broadcast else named
     return rows.join(few, same_key(rows, named, keys), "left_semi")
-
-
-def _of_hashes(rows: DataFrame, hashes: DataFrame | None, keys: Sequence[str]) -> DataFrame:
-    """Return the rows whose keys have one of these hashes: a join by one number is half the work."""
-    if hashes is None:
-        return rows
-    return rows.join(F.broadcast(hashes), key_hash(keys) == F.col(WANTED), "left_semi")
 
 
 def hashes_of(rows: DataFrame, keys: Sequence[str]) -> DataFrame:

@@ -236,9 +236,9 @@ def _is_released(client: SparkConnectClient) -> bool:
     try:
         client.release_session()
     except PySparkException as error:
-        if is_still_closing(error):
-            return False
-        raise
+        if "SPARK_CONNECT_ILLEGAL_STATE" not in str(error):
+            raise
+        return False  # an interrupted query is between two of its states
     return True
 
 
@@ -310,11 +310,6 @@ def is_interruption(error: BaseException) -> bool:
     A server that is shut down answers the same: check that it is still there.
     """
     return isinstance(error, PySparkException) and error.getCondition() in _INTERRUPTED
-
-
-def is_still_closing(error: BaseException) -> bool:
-    """Report whether the server could not end a session because an interrupted query is between two of its states."""
-    return isinstance(error, PySparkException) and "SPARK_CONNECT_ILLEGAL_STATE" in str(error)
 
 
 def is_server_gone(error: BaseException) -> bool:
