@@ -9,7 +9,8 @@ import argparse
 import os
 import sys
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -57,17 +58,23 @@ def answer_request(
     given = parser.parse_args(arguments)
     try:
         request = read(Path(given.request).read_bytes())
-        session = session_of_program(name, given.remote, settings)
-        try:
+        with session_for(name, given.remote, settings) as session, active(session):
             configure(session, {})
-            with active(session):
-                answer(session, request, given)
-        finally:
-            session.stop()
+            answer(session, request, given)
     except (WeirError, OSError, *SPARK_ERRORS) as error:
         print(told(error), file=sys.stderr)
         return 1
     return 0
+
+
+@contextmanager
+def session_for(name: str, remote: str | None, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    """Provide the session of a program, and stop it."""
+    session = session_of_program(name, remote, settings)
+    try:
+        yield session
+    finally:
+        session.stop()
 
 
 def session_of_program(name: str, remote: str | None, settings: Mapping[str, str]) -> SparkSession:

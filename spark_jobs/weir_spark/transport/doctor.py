@@ -11,7 +11,7 @@ import socket
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,10 +34,12 @@ from weir.doctor.spark import (
 from weir.doctor.store import scratch
 from weir.errors import WeirError
 from weir.store.store import Store
+from weir_spark.program import session_for
 
 FILES = 8
 """The number of tasks that read and write, so that each of a few executors is likely to have one."""
 
+_NAME = "weir doctor"
 _CONNECT_SECONDS = 5.0
 _DEFAULT_PORT = 15002
 _JAVA = "java_method('java.lang.System', 'getProperty', 'java.version')"
@@ -55,13 +57,13 @@ class ConnectExam:
         self._hadoop = ""
 
     def checks(self) -> list[Check]:
-        """Return the checks, in order."""
+        """Return the checks, in order: at last, that Spark and this process read what the other one writes."""
+        of_files = {table.READS_STORE.of(self._area): self._read, table.WRITES_STORE.of(self._area): self._write}
         return [
             table.REACHABLE.of(self._area).check(self.check_reachable),
             table.SPARK_VERSION.of(self._area).check(self.check_server),
             table.SPARK_PYTHON.of(self._area).check(self.check_python),
-            table.READS_STORE.of(self._area).check(self.check_reading),
-            table.WRITES_STORE.of(self._area).check(self.check_writing),
+            *(item.check(partial(self._check_files, item, count)) for item, count in of_files.items()),
         ]
 
     def check_reachable(self) -> Iterator[Finding]:
@@ -78,7 +80,7 @@ class ConnectExam:
     def check_server(self) -> Iterator[Finding]:
         """Check the server's versions of Spark and Java."""
         try:
-            with self._session() as session:
+            with session_for(_NAME, self._url, {}) as session:
                 version, java, self._hadoop = session.version, _value(session, _JAVA), _value(session, _HADOOP)
                 jars = f"{session.conf.get('spark.jars', '')} {_value(session, _CLASS_PATH)}"
         except PySparkException as error:
@@ -97,7 +99,7 @@ class ConnectExam:
         here, there, message = platform.python_version(), "", ""
         cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the server need not have this module
         try:
-            with self._session() as session:
+            with session_for(_NAME, self._url, {}) as session:
                 there = session.range(1).select(udf(_python_version, "string")().alias("python")).collect()[0]["python"]
         except PySparkException as error:
             message = _message(error)
@@ -105,15 +107,7 @@ class ConnectExam:
             cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
         yield python_finding(self._area, there, here, error=message)
 
-    def check_reading(self) -> Iterator[Finding]:
-        """Check that Spark reads what is written here."""
-        yield from self._with_files(table.READS_STORE.of(self._area), self._read)
-
-    def check_writing(self) -> Iterator[Finding]:
-        """Check that what Spark writes can be read and deleted here."""
-        yield from self._with_files(table.WRITES_STORE.of(self._area), self._write)
-
-    def _with_files(self, item: Item, count: Callable[[SparkSession, str], int]) -> Iterator[Finding]:
+    def _check_files(self, item: Item, count: Callable[[SparkSession, str], int]) -> Iterator[Finding]:
         """Compare `FILES` with the number that `count` has seen in a new folder."""
         url = self._store.spark_url("")
         if not _may_write(self._store):
@@ -121,7 +115,7 @@ class ConnectExam:
             yield item.unknown(found, mend="run a dataflow once, then run `weir doctor` again")
             raise Enough
         try:
-            with scratch(self._store) as folder, self._session() as session:
+            with scratch(self._store) as folder, session_for(_NAME, self._url, {}) as session:
                 seen = count(session, folder)
         except PySparkException as error:
             yield store_error_finding(item, _message(error), url, self._hadoop)
@@ -145,14 +139,6 @@ class ConnectExam:
         session.range(0, FILES, 1, FILES).write.parquet(self._store.spark_url(path))
         files = [name for name, _ in self._store.list(path) if name.endswith(".parquet")]
         return sum(pq.read_metadata(io.BytesIO(self._store.read(f"{path}/{name}"))).num_rows for name in files)
-
-    @contextmanager
-    def _session(self) -> Iterator[SparkSession]:
-        session = SparkSession.builder.remote(f"{self._url.rstrip(';')};session_id={uuid.uuid4()}").create()
-        try:
-            yield session
-        finally:
-            session.stop()
 
 
 def _may_write(store: Store) -> bool:
