@@ -26,12 +26,9 @@ from pyspark.sql.types import (
     ShortType,
 )
 
-from weir.dataflow.ranges import Range
-
 INTEGRAL = (ByteType, ShortType, IntegerType, LongType)
 FLOATING = (FloatType, DoubleType)
 
-_LONG = Range(-(2**63), 2**63 - 1)
 _EXACT = Context(prec=5_000)
 """More digits than Python reads in a whole number of JSON."""
 
@@ -162,7 +159,7 @@ def _has(kind: DataType, number: Decimal) -> bool:
     """Report whether a number is in the range of a type; all integers are compared as BIGINT."""
     if isinstance(kind, DecimalType):
         return bool(abs(number) < Decimal(10) ** (kind.precision - kind.scale))
-    return _LONG.holds(math.floor(number), math.ceil(number))
+    return math.floor(number) >= -(2**63) and math.ceil(number) < 2**63
 
 
 def _literal(number: Decimal, kind: DataType) -> Column:

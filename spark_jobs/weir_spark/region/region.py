@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -41,7 +41,6 @@ from weir.wording import shortened
 from weir_spark.checks.integrity import check_all
 from weir_spark.files.failures import file_of, refusal_in
 from weir_spark.files.misfits import PLACE, place_of
-from weir_spark.region.application import rows_of_application
 from weir_spark.region.archive import Imported, imported_from
 from weir_spark.region.context import StageContext
 from weir_spark.region.copies import Copies
@@ -59,6 +58,7 @@ from weir_spark.state.reader import StoredState
 from weir_spark.state.writer import write_state
 
 Handle = KeyedState | ListState | BroadcastState
+ReadApplication = Callable[[str, StageToRun, SparkJob, SparkSession, Store], DataFrame]
 
 _OF_WEIR = "weir_spark."
 """Functions of these modules read sources, and make no names."""
@@ -70,11 +70,13 @@ def run(
     store: Store,
     log: Log = print,
     look_ups: LookUps = FROM_ENVIRONMENT,
+    read_application: ReadApplication | None = None,
 ) -> RegionReport:
     """Run a job of any kind: compute a region, merge its state, or check stored results.
 
-    The outputs are written, the report is returned; `look_ups` is for functions. Works on Spark Connect and on a
-    session of its own. Raises Misconfigured if a stage is not what it should be; errors of the stages' own code
+    The outputs are written, the report is returned; `look_ups` is for functions. `read_application` gives the rows of
+    a stage's application, which runs only where regions are submitted. Works on Spark Connect and on a session of its
+    own. Raises Misconfigured if a stage is not what it should be; errors of the stages' own code
     and of Spark pass through.
     """
     match job:
@@ -93,6 +95,7 @@ def run(
                     store=store,
                     log=log,
                     look_ups=look_ups.hiding(),
+                    read_application=read_application,
                 ).run()
     raise Internal.of("region.job_of_other_kind", name=type(job).__name__)
 
@@ -108,6 +111,7 @@ class _Execution:
     store: Store
     log: Log
     look_ups: LookUps
+    read_application: ReadApplication | None
     seconds: dict[str, float] = field(default_factory=dict)
     states: dict[str, Handle] = field(default_factory=dict)
     """The handles of states, by name."""
@@ -249,7 +253,8 @@ class _Execution:
         if not stage.function:
             return _only(inputs, stage)
         if stage.application is not None:
-            return rows_of_application(_owner(stage), stage, self.job, self.session, self.store)
+            assert self.read_application is not None  # noqa: S101  other engines refuse it
+            return self.read_application(_owner(stage), stage, self.job, self.session, self.store)
         inputs.update((read.argument, self._input(stage, read)) for read in stage.inputs)
         if is_sql(stage.function):
             text, context = _sql(stage, self.imported), self._context(stage)

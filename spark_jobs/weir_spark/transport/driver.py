@@ -191,10 +191,11 @@ def _run_in_own_session(job: SparkJob, store: Store, step: Step) -> None:
 
 def _compute(look_ups: LookUps, job: SparkJob, session: SparkSession, store: Store) -> RegionReport:
     from weir_spark.region import region  # noqa: PLC0415  # after the arguments are known to be right
+    from weir_spark.region.application import rows_of_application  # noqa: PLC0415
 
     progress = ProgressLog(_log)
     with polled(session.sparkContext.statusTracker(), progress):
-        return region.run(job, session, store, progress.log, look_ups)
+        return region.run(job, session, store, progress.log, look_ups, rows_of_application)
 
 
 def _write_inputs(job: SparkJob, session: SparkSession, store: Store) -> None:

@@ -143,6 +143,6 @@ def test_a_text_that_is_none_is_refused_where_it_is_used(written, read):
 
 def test_a_region_commits_what_was_written_by_the_usual_path(written, session_of, store):
     job, _ = written(lambda session: session.range(4))
-    report = region.run(job, session_of(), store, lambda _: None)
+    report = region.run(job, session_of(), store, lambda _: None, read_application=rows_of_application)
     assert (report.outputs[0].digest.rows, report.attempt) == (4, job.attempt)
     assert report.code == job.code.version
