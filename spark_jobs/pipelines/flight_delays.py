@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 from pyarrow import csv
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812  # the name that Spark's own documentation gives it
-from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType, TimestampType
 
 from weir_spark.sources import file_mark, unchanged
 
@@ -60,11 +59,11 @@ _WEATHER = (
     "visib double",
 )
 _PLANES = ("tailnum string", "year bigint", "manufacturer string", "model string", "seats bigint")
-_TYPES: dict[str, tuple[Any, pa.DataType]] = {
-    "bigint": (LongType(), pa.int64()),
-    "double": (DoubleType(), pa.float64()),
-    "string": (StringType(), pa.string()),
-    "timestamp": (TimestampType(), pa.timestamp("us", "UTC")),
+_TYPES = {
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "timestamp": pa.timestamp("us", "UTC"),
 }
 
 
@@ -267,15 +266,14 @@ def _read(ctx: StageContext, part: dict[str, Any], columns: tuple[str, ...], wan
     """Read the wanted rows here, since Spark reads no zip; they are few enough to be sent along with the plan."""
     types = {name: _TYPES[type_] for name, type_ in (column.split() for column in columns)}
     options = csv.ConvertOptions(
-        column_types={name: arrow for name, (_, arrow) in types.items()},
+        column_types=types,
         include_columns=list(types),
         null_values=["NA", ""],
         strings_can_be_null=True,
     )
     with _opened(unchanged(part["file"])) as content, csv.open_csv(content, convert_options=options) as batches:
         kept = pa.concat_tables([pa.Table.from_batches([batch]).filter(wanted) for batch in batches])
-    schema = StructType([StructField(name, spark) for name, (spark, _) in types.items()])
-    return ctx.spark.createDataFrame(kept, schema)
+    return ctx.spark.createDataFrame(kept, ", ".join(columns))
 
 
 def _opened(path: str) -> Any:

@@ -129,18 +129,19 @@ def _path_of(url: str) -> str:
     return re.sub("^file:/+", "/", url)
 
 
+def _cause(trace: str) -> tuple[str, str]:
+    """Return class and message of the innermost cause; empty where there is none."""
+    causes: list[tuple[str, str]] = _CAUSED.findall(trace)
+    return causes[-1] if causes else ("", "")
+
+
 def _deepest(trace: str) -> str:
-    """Return class and message of the innermost cause."""
-    causes = _CAUSED.findall(trace)
-    if not causes:
-        return shortened(trace.partition("\n")[0], _SHOWN)
-    kind, message = causes[-1]
-    return shortened(f"{kind.rpartition('.')[2]}: {message}", _SHOWN)
+    kind, message = _cause(trace)
+    return shortened(f"{kind.rpartition('.')[2]}: {message}" if kind else trace.partition("\n")[0], _SHOWN)
 
 
 def _is_of_content(trace: str) -> bool:
-    causes = _CAUSED.findall(trace)
-    kind, message = causes[-1] if causes else ("", "")
+    kind, message = _cause(trace)
     return bool(_OF_CONTENT.match(kind) or _OF_CONTENT_TOO.search(message))
 
 

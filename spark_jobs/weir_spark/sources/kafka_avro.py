@@ -90,12 +90,9 @@ def _null(_data: bytes, at: int) -> tuple[None, int]:
     return None, at
 
 
-def _float(data: bytes, at: int) -> tuple[float, int]:
-    return struct.unpack_from("<f", data, at)[0], at + 4
-
-
-def _double(data: bytes, at: int) -> tuple[float, int]:
-    return struct.unpack_from("<d", data, at)[0], at + 8
+def _unpacked(form: str) -> Reader:
+    size = struct.calcsize(form)
+    return lambda data, at: (struct.unpack_from(form, data, at)[0], at + size)
 
 
 def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
@@ -219,8 +216,8 @@ _LEAVES: Final[dict[str, Reader]] = {
     "boolean": _boolean,
     "int": _int,
     "long": _long,
-    "float": _float,
-    "double": _double,
+    "float": _unpacked("<f"),
+    "double": _unpacked("<d"),
     "bytes": _bytes,
     "string": _string,
     "uuid": _string,

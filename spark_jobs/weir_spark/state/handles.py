@@ -110,11 +110,19 @@ class KeyState:
         return row is not None or self._existed, row
 
 
-class ValueState:
-    """One column of the row, as Flink's ValueState."""
+class ColumnState:
+    """One column of the row."""
 
     def __init__(self, state: KeyState, column: str) -> None:
         self._state, self._column = state, column
+
+    def clear(self) -> None:
+        """Leave nothing in the column."""
+        self._state._write(self._column, None)  # noqa: SLF001  # its own
+
+
+class ValueState(ColumnState):
+    """A value, as Flink's ValueState."""
 
     def get(self, default: Any = None) -> Any:
         """The value as it is now; `default` where there is none."""
@@ -125,10 +133,6 @@ class ValueState:
     def set(self, value: Any) -> None:
         """Set the value; None clears it."""
         self._state._write(self._column, value)  # noqa: SLF001  # its own
-
-    def clear(self) -> None:
-        """Leave no value."""
-        self.set(None)
 
 
 class ReducingState(ValueState):
@@ -144,11 +148,8 @@ class ReducingState(ValueState):
         self.set(value if before is None else self._function(before, value))
 
 
-class ListOfKey:
+class ListOfKey(ColumnState):
     """The elements in an ARRAY column, as Flink's ListState."""
-
-    def __init__(self, state: KeyState, column: str) -> None:
-        self._state, self._column = state, column
 
     def get(self) -> list[Any]:
         """The elements as they are now, in a list of its own; none where there is no list."""
@@ -166,16 +167,9 @@ class ListOfKey:
         """Make these the elements."""
         self._state._write(self._column, list(elements))  # noqa: SLF001  # its own
 
-    def clear(self) -> None:
-        """Leave no list."""
-        self._state._write(self._column, None)  # noqa: SLF001  # its own
 
-
-class MapState:
+class MapState(ColumnState):
     """The entries in a MAP column, as Flink's MapState; it is cleared once it has none."""
-
-    def __init__(self, state: KeyState, column: str) -> None:
-        self._state, self._column = state, column
 
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the value of a key as it is now; `default` where there is none."""
@@ -213,10 +207,6 @@ class MapState:
     def items(self) -> list[tuple[Any, Any]]:
         """The entries as they are now."""
         return [*self._entries().items()]
-
-    def clear(self) -> None:
-        """Leave no entries."""
-        self._state._write(self._column, None)  # noqa: SLF001  # its own
 
     def _entries(self) -> dict[Any, Any]:
         entries: dict[Any, Any] = self._state._read(self._column) or {}  # noqa: SLF001  # its own
