@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 from weir.errors import Message
 from weir.formats.suite import Expectation
 from weir_spark.checks.expectation_kwargs import Kwargs, NoColumn, NotPlain, column_names, value_of
-from weir_spark.checks.typed_numbers import INTEGRAL, above, below, exact, measured
+from weir_spark.checks.typed_numbers import INTEGRAL, above, below, comparable, exact
 
 _TIMES = (DateType, TimestampType, TimestampNTZType)
 _MEANS = (DecimalType, IntegerType, DoubleType, FloatType, LongType)
@@ -110,7 +110,7 @@ def _judge_number(kwargs: Kwargs, kind: DataType, value: Any) -> Found:
         found = Fraction(int(value[0]), value[1]) if value[1] else None
     if found is None or (isinstance(found, float) and math.isnan(found)):
         return Found(success=False)
-    compared = (None if each is None else measured(each, kind, found) for each in (found, *kwargs.bounds(kind)))
+    compared = (None if each is None else comparable(each, kind, found) for each in (found, *kwargs.bounds(kind)))
     return Found(_is_between(kwargs, *compared), _shown(found))
 
 

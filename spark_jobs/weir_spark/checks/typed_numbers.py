@@ -91,7 +91,7 @@ def _whole(value: Column, kind: DataType) -> Column:
     return F.when(value < F.lit(2.0**63), value.try_cast("bigint")) if isinstance(kind, FLOATING) else value
 
 
-def measured(number: Any, kind: DataType, found: Any) -> Any:
+def comparable(number: Any, kind: DataType, found: Any) -> Any:
     """Return a number as it is compared: exactly, or in the type of the column, where the measure is a float."""
     if not isinstance(found, float):
         return Fraction(exact(number) if isinstance(number, float) else number)
