@@ -32,7 +32,7 @@ from weir.store.store import Store
 from weir.wording import shortened
 from weir_spark.region import region
 from weir_spark.session import Log
-from weir_spark.transport.failures import executor_lost, in_place_of, of_code_or_rows, of_file_system
+from weir_spark.transport.failures import in_place_of, is_checkpoint_lost, of_code_or_rows, of_file_system
 from weir_spark.transport.progress import ProgressLog
 
 _USER = "weir"
@@ -282,7 +282,7 @@ def translate(error: Exception, region: str, url: str, *, is_server_alive: bool)
     return (
         _of_server(error, region, url, is_server_alive=is_server_alive)
         or of_file_system(error, region)
-        or executor_lost(error, "transport.executor_lost_by_server", region)
+        or (EngineLost.of("transport.executor_lost_by_server", region=region) if is_checkpoint_lost(error) else None)
         or of_code_or_rows(error, region)
         or error
     )

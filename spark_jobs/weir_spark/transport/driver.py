@@ -42,7 +42,7 @@ from weir.store.errors import NotFound
 from weir.store.stop_file import is_stop_requested
 from weir.store.store import Store
 from weir.wording import shortened
-from weir_spark.transport.failures import executor_lost, in_place_of, of_code_or_rows, of_file_system
+from weir_spark.transport.failures import in_place_of, is_checkpoint_lost, of_code_or_rows, of_file_system
 from weir_spark.transport.progress import INTERVAL_SECONDS, ProgressLog
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def translate_of_own_session(error: Exception, region: str) -> Exception:
         return error
     return (
         of_file_system(error, region)
-        or executor_lost(error, "transport.executor_lost", region)
+        or (EngineLost.of("transport.executor_lost", region=region) if is_checkpoint_lost(error) else None)
         or _cluster_lost(error, region)
         or of_code_or_rows(error, region)
         or error

@@ -13,7 +13,7 @@ import re
 
 from pyspark.errors import AnalysisException, PySparkException, PythonException
 
-from weir.errors import DiskFull, EngineLost, Misconfigured, Retryable, StoreFull, WeirError
+from weir.errors import DiskFull, Misconfigured, Retryable, StoreFull, WeirError
 from weir.formats.region_job import SparkJob
 from weir.wording import shortened
 from weir_spark.files.failures import refused_rows, trace_of, unreadable_file
@@ -109,12 +109,9 @@ def _advice_on(error: Exception) -> str | None:
     return "a module is missing where the task runs" if isinstance(error, ImportError) else None
 
 
-def executor_lost(error: Exception, kind: str, region: str) -> EngineLost | None:
-    """Return an error of this kind if an executor was lost with the checkpointed rows of a stage, else None.
-
-    Another try computes them again.
-    """
-    return EngineLost.of(kind, region=region) if _CHECKPOINT_LOST in str(error) else None
+def is_checkpoint_lost(error: Exception) -> bool:
+    """Report whether an executor was lost with the checkpointed rows of a stage; another try computes them again."""
+    return _CHECKPOINT_LOST in str(error)
 
 
 def of_file_system(error: Exception, region: str) -> WeirError | None:
