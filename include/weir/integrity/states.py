@@ -109,11 +109,6 @@ class StateCopy:
     compaction: int | None
     checkpoints: tuple[int, ...] = ()
 
-    @property
-    def files(self) -> object:
-        """The identity of the copy: its files and the expected digest."""
-        return _files(self.asked)
-
 
 def state_copies(
     services: Services, runs: Sequence[str], found: Iterable[VerifiedResult], asked: Sequence[ResultToCheck]
@@ -126,16 +121,17 @@ def state_copies(
     number = max((each.number for each in asked), default=0)
     copies: dict[object, StateCopy] = {}
     for each in (*_compacted(services, runs, found, asked), *_checkpointed(services, runs)):
-        before = copies.get(each.files)
-        if before is not None:
-            copies[each.files] = replace(before, checkpoints=(*before.checkpoints, *each.checkpoints))
-        elif each.files not in known:
+        files = _files(each.asked)
+        if (before := copies.get(files)) is not None:
+            copies[files] = replace(before, checkpoints=(*before.checkpoints, *each.checkpoints))
+        elif files not in known:
             number += 1
-            copies[each.files] = replace(each, asked=replace(each.asked, number=number))
+            copies[files] = replace(each, asked=replace(each.asked, number=number))
     return tuple(copies.values())
 
 
 def _files(asked: ResultToCheck) -> object:
+    """Return what is the same of two copies: their files, and the expected digest."""
     return asked.state and (asked.state.files, asked.expected)
 
 

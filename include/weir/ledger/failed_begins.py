@@ -56,10 +56,16 @@ def failed_for_good(session: Session, newest: AttemptRow) -> int:
     return session.scalar(query) or 0
 
 
-def failed_begins(session: Session, dataflow: str | None = None) -> list[FailedBeginRow]:
-    """Return the tries that failed before they were registered, oldest first, of a dataflow or of all."""
+def failed_begins(session: Session, dataflow: str | None = None) -> dict[tuple[str, str, str], list[FailedBeginRow]]:
+    """Return the tries that failed before they were registered, of a dataflow or of all.
+
+    They are those of each dataflow in a DagRun, by dataflow, DAG and run id, oldest first.
+    """
     query = select(FailedBeginRow).order_by(FailedBeginRow.failed_at, FailedBeginRow.id)
-    return list(session.scalars(query if dataflow is None else query.where(FailedBeginRow.dataflow == dataflow)))
+    found: dict[tuple[str, str, str], list[FailedBeginRow]] = {}
+    for row in session.scalars(query if dataflow is None else query.where(FailedBeginRow.dataflow == dataflow)):
+        found.setdefault((row.dataflow, row.dag_id, row.run_id), []).append(row)
+    return found
 
 
 def failed_begins_of(session: Session, dataflow: str, dag_id: str, run_id: str) -> list[FailedBeginRow]:

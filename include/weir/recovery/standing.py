@@ -156,15 +156,16 @@ def unknown_standings(
         newest = {row.dataflow: row for row in rows}
         known = {row.id for row in rows}
         pinned = {name: newest_pinned(session, name) for name in newest}
-        failed = [each for each in failed_begins(session, dataflow) if not pinned.get(each.dataflow) and each.epoch]
+        unknown = {key: rows for key, rows in failed_begins(session, dataflow).items() if not pinned.get(key[0])}
+        failed = {key: begins for key, rows in unknown.items() if (begins := [each for each in rows if each.epoch])}
     found: list[tuple[Run | NeverBegun, Standing]] = []
     for name, row in newest.items():
         topology = pinned[name] and topology_of(pinned[name] or {})
         runs = _unknown_runs(row, topology, asked) if topology else []
         found += [(run, _unknown(services, run, asked)) for run in runs if run.id not in known]
-    of_dag = {each.dag_id: _open_in_airflow(each.dag_id, asked) for each in failed}
-    for run_id, begins in _by_run(failed).items():
-        there = next((each for each in of_dag[begins[0].dag_id] if each.run_id == run_id[1]), None)
+    of_dag = {dag_id: _open_in_airflow(dag_id, asked) for _, dag_id, _ in failed}
+    for (_, dag_id, run_id), begins in failed.items():
+        there = next((each for each in of_dag[dag_id] if each.run_id == run_id), None)
         found += [] if there is None else [_never_begun(begins, there, asked)]
     return sorted(found, key=lambda each: each[0].id)
 
@@ -174,13 +175,6 @@ def _open_in_airflow(dag_id: str, asked: Asked) -> list[OpenRun]:
         return [] if asked.airflow is None else asked.airflow.open_runs(dag_id)
     except WeirError:
         return []
-
-
-def _by_run(rows: Iterable[FailedBeginRow]) -> dict[tuple[str, str, str], list[FailedBeginRow]]:
-    found: dict[tuple[str, str, str], list[FailedBeginRow]] = {}
-    for row in rows:
-        found.setdefault((row.dag_id, row.run_id, row.dataflow), []).append(row)
-    return found
 
 
 def _never_begun(begins: Sequence[FailedBeginRow], there: OpenRun, asked: Asked) -> tuple[NeverBegun, Standing]:

@@ -5,7 +5,7 @@ Which dataflows and runs of the ledger belong to a DAG and a DagRun of Airflow i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
@@ -108,7 +108,7 @@ def run_overviews(
     `newest` is how many of each dataflow are wanted; all those of which no task could begin are. Raises Misconfigured
     for a dataflow that the ledger does not know.
     """
-    known, failed = runs_of(session, dataflow), _by_run(failed_begins(session, dataflow))
+    known, failed = runs_of(session, dataflow), failed_begins(session, dataflow)
     if dataflow is not None and not known and not failed:
         require_dataflow(session, dataflow)
     by_dataflow = (list(rows) for _, rows in groupby(known, lambda row: row.dataflow))
@@ -148,13 +148,6 @@ def _deleted_tries(session: Session, runs: Collection[str]) -> dict[str, int]:
 def _name_of(row: FailedBeginRow, owned: Collection[str]) -> str:
     run = None if row.epoch is None else run_key(row.dataflow, row.epoch)
     return row.run_id if run is None or run in owned else run
-
-
-def _by_run(rows: Iterable[FailedBeginRow]) -> dict[tuple[str, str, str], list[FailedBeginRow]]:
-    found: dict[tuple[str, str, str], list[FailedBeginRow]] = {}
-    for row in rows:
-        found.setdefault((row.dataflow, row.dag_id, row.run_id), []).append(row)
-    return found
 
 
 def _overview(session: Session, row: RunRow, failed: Sequence[FailedBeginRow]) -> RunOverview:
