@@ -206,25 +206,28 @@ def test_what_is_installed_is_what_the_tests_ran_with(runtime):
     assert {name: importlib.metadata.version(name) for name in runtime} == runtime
 
 
-def test_nothing_that_a_package_requires_is_left_out(runtime):
-    overridden = {Requirement(each).name for each in PROJECT["tool"]["uv"]["override-dependencies"]}
+@pytest.fixture(scope="module")
+def required(runtime):
+    """Each package of an image with each package that it requires."""
     environment = {**default_environment(), "extra": ""}
-    missing = {
-        (name, required.name)
+    return {
+        (name, canonicalize_name(each.name))
         for name in runtime
-        for required in map(Requirement, importlib.metadata.requires(name) or ())
-        if (required.marker is None or required.marker.evaluate(environment))
-        and canonicalize_name(required.name) not in runtime
-        and required.name not in overridden
+        for each in map(Requirement, importlib.metadata.requires(name) or ())
+        if each.marker is None or each.marker.evaluate(environment)
     }
-    assert missing == set()
 
 
-def test_each_dependency_of_the_project_is_there_and_no_tool_of_development(runtime):
-    required = {canonicalize_name(Requirement(each).name) for each in PROJECT["project"]["dependencies"]}
+def test_nothing_that_a_package_requires_is_left_out(runtime, required):
+    overridden = {Requirement(each).name for each in PROJECT["tool"]["uv"]["override-dependencies"]}
+    assert {each for each in required if each[1] not in runtime and each[1] not in overridden} == set()
+
+
+def test_each_dependency_of_the_project_is_there_and_no_tool_of_development(runtime, required):
+    dependencies = {canonicalize_name(Requirement(each).name) for each in PROJECT["project"]["dependencies"]}
     tools = {canonicalize_name(Requirement(each).name) for each in PROJECT["dependency-groups"]["dev"]}
-    assert required <= set(runtime)
-    assert not tools & set(runtime)
+    assert dependencies <= set(runtime)
+    assert tools & set(runtime) <= {each for _, each in required}
 
 
 def test_no_other_package_overwrites_pyspark(runtime):
