@@ -41,6 +41,8 @@ class Scope:
     """Kills, and processes that Airflow takes for dead while they run on."""
     waits: int = 2
     """Tries that are rescheduled may begin so often again."""
+    person: str = ""
+    """What a person does once, at any moment of a schedule: events."""
 
 
 CHAIN: Final = """\
@@ -49,17 +51,20 @@ stage s0 x1 fine: source
 stage s1 x1 fine keeps=keyed/s1_h0/2: blocking s0 by k
 """
 
+CHANGE: Final = "change 0\nclear 0"
+
 SCOPES: Final = {
     "tries": Scope(CHAIN, "step 0", closes=0, sweeps=0),
     "successor": Scope(CHAIN, "step 0"),
-    "cleared": Scope(CHAIN, "step 0\nstep 0\nchange 0\nclear 0"),
+    "cleared": Scope(CHAIN, f"step 0\nstep 0\n{CHANGE}"),
+    "clears": Scope(CHAIN, "step 0", closes=0, sweeps=0, faults=0, person=CHANGE),
 }
 """Two tries of the stage with a state, by themselves or with a closing task and a sweep; and a first stage that is
-cleared and gives other rows, so that the second is run again, while the closing task may run."""
+cleared and gives other rows, so that the second is run again, while the closing task may run, or while it runs."""
 
 
 class Choice(NamedTuple):
-    """What happens next: a process goes on to its next point, begins, is killed, or is lost sight of."""
+    """What happens next: a process goes on to its next point, begins, is killed, or is lost sight of; a person acts."""
 
     verb: str
     name: str
@@ -75,6 +80,7 @@ BEGIN: Final = "begin"
 KILL: Final = "kill"
 LOSE: Final = "lose"
 SWEEP: Final = "sweep"
+ACT: Final = Choice("act", "person")
 END: Final = "its end"
 
 
@@ -109,7 +115,8 @@ class Play:
         """The process that went on last, and may go on."""
         self._live: dict[str, SteppedProcess] = {}
         self._left = {"attempt": scope.attempts, "close": scope.closes, SWEEP: scope.sweeps, "fault": scope.faults}
-        self._left["wait"] = scope.waits
+        self._left |= {"wait": scope.waits, ACT.name: int(scope.person != "")}
+        self._person = events_from_text(scope.person)
         self._fingerprints = Fingerprints(world)
         self.traffic = traffic
         self._drawn: Counter[int] = Counter()
@@ -149,6 +156,10 @@ class Play:
         """Return what a process sees at a path of the store, or of Airflow at an empty one."""
         return self._fingerprints.of_store(path) if path else self._fingerprints.of_airflow()
 
+    def rows_of_sources(self) -> object:
+        """Return what sources give just now."""
+        return sorted(self.world.content.items())
+
     def version(self) -> object:
         """Return what changes with each change of the ledger or of Airflow."""
         return self.world.ledger.connection.total_changes, self._fingerprints.of_airflow()
@@ -166,6 +177,8 @@ class Play:
                 found.append(Choice(BEGIN, _name_of(task, len(task.runs) + 1)))
         if self._left[SWEEP] > 0:
             found.append(Choice(BEGIN, SWEEP))
+        if self._left[ACT.name] > 0:
+            found.append(ACT)
         return found
 
     def _faults(self, name: str) -> list[Choice]:
@@ -184,6 +197,11 @@ class Play:
             self._begin(choice)
         elif choice.verb == GO:
             self._run(choice, ONE_STEP)
+        elif choice == ACT:
+            self._left[ACT.name] -= 1
+            for event in self._person:
+                apply(self.world, event)
+            return choice
         else:
             self._left["fault"] -= 1
             if choice.verb == KILL:

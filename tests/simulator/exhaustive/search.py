@@ -127,7 +127,7 @@ def searches(scope: Scope, seconds: float, most: int | None = None) -> Iterator[
             found = search(scope, bound, seconds, traffic)
             yield found
             seconds -= found.seconds
-            again = not found.finding and seconds > 0 and traffic.conflicts > conflicts
+            again = not found.is_whole and not found.finding and seconds > 0 and traffic.conflicts > conflicts
         if not found.is_whole:
             return
 
@@ -138,7 +138,8 @@ def search(scope: Scope, preemptions: int | None, seconds: float, traffic: Traff
     It forks: its process must have one thread.
     """
     shared, traffic = _Shared(seconds), traffic or Traffic()
-    _learn(scope, traffic, shared)
+    if not traffic.conflicts:
+        _learn(scope, traffic, shared)
     conflicts = traffic.conflicts
     if not shared.finding:
         _fork(scope, traffic, shared, NO_BOUND if preemptions is None else preemptions)

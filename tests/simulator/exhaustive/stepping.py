@@ -30,6 +30,9 @@ class Surroundings(Protocol):
     def seen_at(self, path: str) -> object:
         """Return what a process sees at a path of the store, or of Airflow at an empty one."""
 
+    def rows_of_sources(self) -> object:
+        """Return what sources give just now."""
+
     def version(self) -> object:
         """Return what changes with each change of the ledger or of Airflow."""
 
@@ -74,9 +77,10 @@ class SteppedProcess(Process):
 
     def step(self, refusal: Exception | None = None, *, computes: bool = False, is_done: bool = False) -> None:
         """Stand before a transaction, or before a change of the store or of Airflow."""
-        del computes
         if self._is_doomed:
             raise Killed
+        if computes:
+            self.answered(self.around.rows_of_sources())
         if refusal is not None and not is_done and self.depth == 0:
             self._stand(getattr(refusal, "filename", None), changes=True)
 
