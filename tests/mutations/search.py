@@ -18,7 +18,10 @@ from random import Random
 from tests.simulation.races import race
 from tests.simulator.dataflows import Scene
 from tests.simulator.events import Event
-from tests.simulator.simulate import USUAL, scene_and_events, simulate
+from tests.simulator.exhaustive.scope import SCOPES, Play
+from tests.simulator.exhaustive.traffic import Traffic
+from tests.simulator.observer import Broken, NeedsARestore
+from tests.simulator.simulate import USUAL, Finding, scene_and_events, simulate
 
 import weir
 
@@ -32,7 +35,21 @@ MIXES: dict[str, Callable[[int], tuple[Scene, Sequence[Event]]]] = {
 }
 """Scenes and schedules by seed: those of the simulator (`--stateful 1`, `--gated 1`), and short ones."""
 
-WEIGHTS = {"usual": 0.3, "stateful": 0.15, "gated": 0.1, "listed": 0.15, "race": 0.15, "stateful race": 0.15}
+SCOPE = "scope"
+"""The mix of the schedules of small scopes: any number of switches, at any step."""
+
+SCHEDULES_OF_A_SEED = 8
+"""Of one scope: from the first ones it is known which paths several processes use."""
+
+WEIGHTS = {
+    SCOPE: 0.15,
+    "usual": 0.15,
+    "stateful": 0.15,
+    "gated": 0.1,
+    "listed": 0.15,
+    "race": 0.15,
+    "stateful race": 0.15,
+}
 """The parts of the processor time."""
 
 STATEFUL = {"stateful": 0.5, "stateful race": 0.5}
@@ -60,7 +77,7 @@ def search(first: int, seconds: float, weights: dict[str, float]) -> dict[str, o
         mix = min(weights, key=lambda each: spent[each] / weights[each])
         began = time.process_time()
         try:
-            finding = simulate(*MIXES[mix](seed))
+            finding = scheduled(seed) if mix == SCOPE else simulate(*MIXES[mix](seed))
             found = None if finding is None else (finding.invariant, finding.found)
         except Exception as error:  # noqa: BLE001  the simulator itself stumbles over the fault
             found = ("the_simulation_crashes", f"{type(error).__name__}: {error}")
@@ -69,6 +86,25 @@ def search(first: int, seconds: float, weights: dict[str, float]) -> dict[str, o
             said = {"invariant": found[0], "said": found[1], "number": seed, "mix": mix}
             return {"seeds": seed - first + 1, "seed": f"{mix} {seed}", **said}
     raise AssertionError("seeds have no end")
+
+
+def scheduled(seed: int) -> Finding | None:
+    """Carry out some schedules of a small scope at random; return the first broken invariant."""
+    random, traffic = Random(seed), Traffic()
+    scope = SCOPES[random.choice(("tries", "clears"))]
+    for _ in range(SCHEDULES_OF_A_SEED):
+        play = Play(scope, traffic)
+        try:
+            while choices := play.choices():
+                play.choose(random.choice(choices))
+            play.heal()
+        except NeedsARestore:
+            pass
+        except Broken as broken:
+            return Finding(broken.invariant, broken.found, None)
+        finally:
+            play.world.close()
+    return None
 
 
 def weights_of(module: str) -> dict[str, float]:

@@ -26,12 +26,8 @@ COPIED = ("include", "plugins", "spark_jobs", "tests", "dags")
 SECONDS = 120
 """Of processor time, for each detector."""
 
-KINDS = ("schedule", "seed", "property", "test", "crash")
-"""The kinds of detectors: a small scope that is searched whole, the simulator, a property test, any other test; a crash
-counts as none."""
-
-SCOPES = {"clears": 6, "tries": 6, "cleared": 3, "successor": 3}
-"""The scopes in the order in which they are searched, and for how many seconds each."""
+KINDS = ("seed", "property", "test", "crash")
+"""The kinds of detectors: the simulator, a property test, any other test; a crash counts as none."""
 
 PROPERTIES = re.compile(r"^(from|import) (hypothesis|random)\b|random\.Random\(|tests\.simulation\.random_faults", re.M)
 SLOW = ("tests/weir_spark/", "tests/weir_dev/", "tests/benchmarks/", "tests/simulation/test_faults_on_s3.py")
@@ -66,7 +62,7 @@ def try_fault(fault: Fault, seconds: float = SECONDS) -> Outcome:
     """Apply a fault in a copy of the tree, and run the detectors in turn until one finds it."""
     spent = 0.0
     with _tree(fault) as tree:
-        for detect in (_own_properties, _scopes, _simulator, _properties, _mirror):
+        for detect in (_own_properties, _simulator, _properties, _mirror):
             began = _children()
             found = detect(tree, fault, seconds)
             took = _children() - began
@@ -113,25 +109,6 @@ def _require_imported(tree: Path, fault: Fault) -> None:
 
 
 # The simulator
-
-
-def _scopes(tree: Path, fault: Fault, seconds: float) -> Detected:
-    """Search small scopes a little way: first a few schedules at random, then with few preemptions."""
-    for scope, most in SCOPES.items():
-        found, took = _schedule(tree, scope, min(most, seconds))
-        if found is not None:
-            with _mended(tree, fault):
-                is_fault = _schedule(tree, scope, took + 1)[0] is None
-            return ("schedule", scope, found) if is_fault else None
-    return None
-
-
-def _schedule(tree: Path, scope: str, seconds: float) -> tuple[str | None, float]:
-    """Search a scope; return what breaks an invariant, and the seconds that it took."""
-    began, options = _children(), [scope, f"--seconds={seconds}", "--most=1"]
-    said = _run(tree, [sys.executable, "-m", "tests.simulator.exhaustive", *options], SECONDS)[1]
-    found = re.search(r"(?m)^# (?!the simulation crashes)(.*)$", said)
-    return found and found[1], _children() - began
 
 
 def _simulator(tree: Path, fault: Fault, seconds: float) -> Detected:
