@@ -129,8 +129,9 @@ class Choice:
 
     @property
     def current(self) -> list[Candidate]:
-        """The candidates with the results that become current."""
-        return [*(self._kept(each) for each in self.computed.values()), *self.restored.values()]
+        """The candidates with the results that become current; those without any are left out."""
+        kept = map(self._kept, self.computed.values())
+        return [*(each for each in kept if each.results), *self.restored.values()]
 
     def _kept(self, candidate: Candidate) -> Candidate:
         over = self.restored.get(candidate.region)
