@@ -77,7 +77,8 @@ def made_by(history: History, run: str, consumer: RegionId) -> set[str]:
 def nothing_is_cleared_again_and_again_in_vain(history: History) -> Iterator[str]:
     """What has failed for good after Weir's own clears waits for a person, who may have applied a plan.
 
-    A commit may be what it waited for, if something from outside has led to it.
+    A commit may be what it waited for, if something from outside has led to it. In another lineage a person has rebuilt
+    the ledger, or restored: what a gate had distrusted is read, and distrusted, again.
     """
     if any(_is_from_outside(history, row) for row in history.ledger.new_commits):
         return
@@ -88,7 +89,7 @@ def nothing_is_cleared_again_and_again_in_vain(history: History) -> Iterator[str
         rows = (row for row in history.ledger.attempts.values() if row.run_region == clear.run_region)
         tries = sorted((row for row in rows if row.try_number > 0), key=lambda row: row.try_number)
         failed = [row.id for row in tries[-MOST_IN_VAIN:] if (row.origin, row.state) == (BY_WEIR, "failed")]
-        if len(failed) == MOST_IN_VAIN:
+        if len(failed) == MOST_IN_VAIN and len({history.ledger.attempts[each].lineage for each in failed}) == 1:
             yield f"{clear.region}[{clear.subtask}] of {clear.run} is cleared once more, though {failed} have failed"
 
 
