@@ -50,16 +50,16 @@ def spark_like(monkeypatch):
 
 @pytest.mark.usefixtures("spark_like")
 def test_what_is_made_again_while_it_is_to_be_published_is_published_as_it_is_then(world, monkeypatch):
-    run, decide, done = world.airflow.dag_run(1), publishing._decide, []
+    run, write, done = world.airflow.dag_run(1), publishing._Publication.write, []
 
     def made_again_before(*args):
         if not done:
             task = next(task for key, task in world.airflow.tasks.items() if "report" in key.task_id)
             world.airflow.clear_by_hand(run, task.key.task_id, task.key.map_index)
             done.append(world.airflow.step(task))
-        return decide(*args)
+        return write(*args)
 
-    monkeypatch.setattr(publishing, "_decide", made_again_before)
+    monkeypatch.setattr(publishing._Publication, "write", made_again_before)
     world.airflow.run_until_quiet()
     assert done
     assert set(world.airflow.states().values()) == {"success"}
@@ -94,16 +94,16 @@ def test_a_closing_task_that_was_given_up_publishes_anew(world, monkeypatch):
 def test_what_was_released_before_its_publication_was_decided_is_computed_and_published_anew(world, monkeypatch):
     keeping(world, keep_failed="6 hours", keep="end_of_run")
     world.airflow.dag_run(1)
-    decide, slept = publishing._decide, []
+    write, slept = publishing._Publication.write, []
 
     def asleep(*args):
         if not slept:
             slept.append(True)
             world.airflow.time += timedelta(hours=7)
             world.airflow.release("ladder")
-        return decide(*args)
+        return write(*args)
 
-    monkeypatch.setattr(publishing, "_decide", asleep)
+    monkeypatch.setattr(publishing._Publication, "write", asleep)
     world.airflow.run_until_quiet()
     assert slept
     assert set(world.airflow.states().values()) == {"success"}

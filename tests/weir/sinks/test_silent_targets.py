@@ -160,7 +160,6 @@ def test_a_pooler_that_has_queries_wait_for_a_connection_answers(database, quick
 
 def test_an_s3_that_accepts_and_never_answers_is_away(tmp_path, monkeypatch):
     monkeypatch.setattr(folders, "S3_SECONDS", 0.6)
-    monkeypatch.setattr("weir.sinks.targets.files_on_s3.S3_SECONDS", 0.6)
     with silent() as port:
         extra = {"endpoint_url": f"http://127.0.0.1:{port}", "region_name": "us-east-1"}
         account = Connection(id="aws_id", kind="aws", login="k", password="s", extra=extra)

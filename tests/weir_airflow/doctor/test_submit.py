@@ -109,6 +109,6 @@ def test_what_each_submission_to_yarn_would_upload_is_a_warning(tmp_path, monkey
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     (tmp_path / "spark-defaults.conf").write_text(settings)
     checks = yarn_checks("spark", Connection(conn_id="spark_default", conn_type="spark", host="yarn"))
-    [found] = examine([[each for each in checks if each.name == "uploads"]])
+    [found] = examine([[each for each in checks if each.item.name == "uploads"]])
     assert found.status is (Status.WARNING if uploaded else Status.OK)
     assert not uploaded or found.found == uploaded
