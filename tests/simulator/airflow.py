@@ -63,7 +63,7 @@ class _Moment(NamedTuple):
     owners: dict[TaskKey, Process]
 
 
-_UNLABELLED = re.compile("labels or note are missing: (?!Retryable|Misconfigured)")
+_UNLABELLED = re.compile("labels or note are missing: (?!Retryable|Misconfigured|LedgerBehind)")
 
 
 class Unexpected(BaseException):

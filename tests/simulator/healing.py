@@ -356,7 +356,8 @@ def _restore_what_helps(world: World, stuck: list[FakeTask]) -> None:
     numbers = sorted(row.number for row in world.history.snapshots.known.values() if row.is_usable)
     oldest = min(named - world.restored)  # what the other errors miss may follow from it
     world.restored.add(oldest)
-    apply(world, Event(Verb.GO_BACK, numbers.index(oldest)))
+    if oldest in numbers:  # else it was subsumed since: the task that is cleared says what helps now
+        apply(world, Event(Verb.GO_BACK, numbers.index(oldest)))
 
 
 def _compute_all_again(world: World, said: str) -> None:

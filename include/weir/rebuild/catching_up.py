@@ -66,10 +66,12 @@ def _described(built: Rebuilt, to_close: str) -> str:
 def _owes_close(session: Session, services: Services, built: RebuiltRun, *, was_closed: bool) -> bool:
     """Add the clear of the closing task of a run that lacks something, or whose close may be lost."""
     row = session.get_one(RunRow, built.run)
-    if row.pinned is None or not row.has_dag_run or row.deleted_at is not None or row.expired_at is not None:
+    if row.pinned is None or not row.has_dag_run or row.expired_at is not None:
         return False
     if built.missing:
         row.closed_at = None
+    if row.deleted_at is not None:
+        return False
     is_open = built.is_outdated or row.closed_at is None
     if not is_open or not (built.is_changed or _may_be_closed(session, row, built, was_closed=was_closed)):
         return False

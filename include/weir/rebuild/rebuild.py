@@ -245,7 +245,7 @@ def _records(
     pairs, notes = [], []
     for epoch in sorted({*known, *stored}):
         there = stored.get(epoch, EpochCatalogue(epoch, None, (), (), ()))
-        record = _record(session, known.get(epoch), there.record)
+        record = _record(session, known.get(epoch), there)
         if record is not None:
             pairs.append((record, there))
             continue
@@ -256,10 +256,24 @@ def _records(
     return pairs, tuple(notes)
 
 
-def _record(session: Session, row: RunRow | None, stored: RunRecord | None) -> RunRecord | None:
+def _record(session: Session, row: RunRow | None, there: EpochCatalogue) -> RunRecord | None:
     """Return the record of a run: that in the store, unless it is known to be older than the ledger's."""
-    is_older = stored is not None and stored.pinned is None and row is not None and row.is_record_due and row.is_pinned
+    stored = there.record
+    is_older = stored is not None and row is not None and row.is_record_due and _is_older(there, stored, row)
     return record_of(session, row) if row is not None and (stored is None or is_older) else stored
+
+
+def _is_older(there: EpochCatalogue, stored: RunRecord, row: RunRow) -> bool:
+    """Report whether the record of a run in the store is from before the ledger pinned the run, or took its pin away.
+
+    It may be the ledger that has lost that, of which each time abandons more attempts. A pin under which nothing is
+    stored need not be known again.
+    """
+    if stored.pinned == row.pinned:
+        return False
+    abandoned = {*(row.abandoned or ())}
+    is_used = bool(stored.ranges) or any(each.manifest.attempt not in abandoned for each in there.stored)
+    return not is_used or not abandoned <= {*stored.abandoned}
 
 
 def _run(
