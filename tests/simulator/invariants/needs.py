@@ -232,7 +232,7 @@ def _who_reads_it_later(history: History, result: Result) -> str | None:
         return None
     of, epoch = dataflow_of(result.run), epoch_of_run(result.run)
     later = [run for run in runs if dataflow_of(run) == of and epoch_of_run(run) > epoch]
-    there = [run for run in later if runs[run].run_id not in history.deleted]
+    there = [run for run in later if runs[run].run_id not in history.deleted and not _comes_too_late(history, run)]
     readers = [run for run in there if history.epochs.previous_of(run) == result.run]
     waiting = [run for run in readers if not _has_read(history, run) and not _is_given_up(history, run)]
     if waiting:
