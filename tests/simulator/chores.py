@@ -122,7 +122,7 @@ def _do(airflow: SimulatedAirflow, chore: Chore, *, is_reclaiming: bool) -> None
 
 
 _CHORES: Final[dict[Chore, Callable[[Services, SimulatedAirflow], object]]] = {
-    Chore.CHECKPOINTS: lambda services, airflow: maintain_checkpoints(services, airflow.flow.name),
+    Chore.CHECKPOINTS: lambda services, airflow: maintain_checkpoints(services, airflow.flow.name, is_thorough=True),
     Chore.DELIVER: lambda _, airflow: _deliver(airflow),
     Chore.RECORDS: lambda services, airflow: write_records(services, airflow.flow.name),
     Chore.VERSIONS: lambda services, airflow: expire_versions(services, airflow.flow.name),

@@ -120,7 +120,8 @@ class Observer:
             require("no_name_is_written_twice", [] if path.endswith("/_run.json") else [f"{path} is replaced"])
             return
         history = self._history
-        require("no_name_is_written_twice", [f"{path} is written again"] if path in history.created else [])
+        is_twice = path in history.created and not history.snapshots.has_written(path, data)
+        require("no_name_is_written_twice", [f"{path} is written again"] if is_twice else [])
         history.created.add(path)
         history.snapshots.wrote(path, data)
         if path.endswith(f"/{RELEASED_NOTE}"):

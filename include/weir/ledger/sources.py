@@ -6,7 +6,9 @@ Invariants:
   that was compared with what is there now, and clears the tasks that have read that.
 - The ranges of a source that goes on follow each other without a gap: one begins at the position that the run of the
   epoch before is recorded to end at, in the transaction that records it. A range from which another one goes on, or
-  whose rows were published, is never forgotten nor moved; it may only be divided anew among subtasks.
+  whose rows were published, is never forgotten nor moved; it may only be divided anew among subtasks. One that is
+  forgotten is in the record of its run no more before another epoch's range is recorded: no record goes on from
+  where the one before does not end.
 - Splits with a copy bind once that is whole, and are never divided anew: later attempts read what the copy has.
 """
 
@@ -52,13 +54,25 @@ _IS_BOUND = (
 
 _MAY_BE_FORGOTTEN = SourceSliceRow.position.is_(None) | ~_IS_BOUND
 
-_FORGET_UNREAD = delete(SourceSliceRow).where(
-    SourceSliceRow.run == bindparam("run"),
-    SourceSliceRow.stage.in_(bindparam("sources", expanding=True)),
-    ~_TRIES.where(AttemptRow.id != bindparam("attempt"), AttemptRow.state == AttemptState.RUNNING.value).exists(),
-    ~select(ResultRow.id).where(ResultRow.attempt.in_(_TRIES)).exists(),
-    _MAY_BE_FORGOTTEN,
+_FORGET_UNREAD = (
+    delete(SourceSliceRow)
+    .where(
+        SourceSliceRow.run == bindparam("run"),
+        SourceSliceRow.stage.in_(bindparam("sources", expanding=True)),
+        ~_TRIES.where(AttemptRow.id != bindparam("attempt"), AttemptRow.state == AttemptState.RUNNING.value).exists(),
+        ~select(ResultRow.id).where(ResultRow.attempt.in_(_TRIES)).exists(),
+        _MAY_BE_FORGOTTEN,
+    )
+    .returning(SourceSliceRow.position)
 )
+
+_LATER_DUE = (
+    select(RunRow.id)
+    .where(RunRow.dataflow == bindparam("dataflow"), RunRow.epoch > bindparam("epoch"), RunRow.is_record_due)
+    .where(RunRow.expired_at.is_(None))
+    .limit(1)
+)
+"""Runs of later epochs whose records may have a range that was forgotten, and that went on from an earlier end."""
 
 _EARLIER_RANGE = (
     select(SourceSliceRow)
@@ -108,7 +122,8 @@ def forget_unread_slices(session: Session, run: Run, region: RegionId, attempt: 
     """
     if sources:
         known = {"run": run.id, "region": region.name, "attempt": attempt, "sources": list(sources)}
-        session.execute(_FORGET_UNREAD, known)
+        if any(position is not None for position in session.scalars(_FORGET_UNREAD, known).all()):
+            _owe_record(session, run.id)
 
 
 # Copies of what sources have read
@@ -247,7 +262,8 @@ def fix_range(
 ) -> RecordedRange:
     """Record what a source reads in a run, and return it; another attempt may have been first, which counts.
 
-    Raises Conflict where the epoch before does not end at the position that the resolver has `seen`.
+    Raises Conflict where the epoch before does not end at the position that the resolver has `seen`, or where the
+    record of a later epoch is to be written first.
     """
     row = session.get(SourceSliceRow, (run.id, stage.name))
     if row is not None and row.position is not None:
@@ -260,6 +276,8 @@ def fix_range(
     wanted = (found.base, None if seen is None else seen.position) if found.base else None
     if present != wanted:
         raise Conflict.of("ledger.range_moved", stage=stage.name, run=run.id)
+    if session.scalar(_LATER_DUE, {"dataflow": run.dataflow.name, "epoch": run.epoch}) is not None:
+        raise Conflict.of("ledger.later_record_due", stage=stage.name, run=run.id)
     if row is not None:  # of before the source went on
         session.delete(row)
         session.flush()

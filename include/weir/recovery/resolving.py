@@ -18,7 +18,7 @@ from weir.code.functions import check_call, load
 from weir.coordination.airflow import Clearer
 from weir.coordination.positions import loaded_position, stored_position
 from weir.coordination.registered import Registered
-from weir.coordination.run_records import write_record
+from weir.coordination.run_records import write_record, write_records
 from weir.coordination.services import Services
 from weir.coordination.source_copies import is_any_copied, with_copy_ids
 from weir.coordination.values import Awaiting
@@ -201,6 +201,7 @@ def _record(
         return None
     if last is not None:
         write_record(services, last.run)  # or a rebuilt ledger would not know from where this range goes on
+    write_records(services, run.dataflow.name)  # or one of a later epoch would go on from where this range did end once
     context = replace(
         resolve_context(run, stage, services),
         previous=None if last is None else _loaded(services, last.range),

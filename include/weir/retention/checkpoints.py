@@ -25,7 +25,9 @@ from weir.execution.run_state import CLOSE
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.manifest import DataFile
 from weir.formats.paths import (
+    checkpoint_number,
     checkpoint_path,
+    checkpoints_folder,
     is_below_dataflow,
     number_path,
     numbers_folder,
@@ -35,6 +37,7 @@ from weir.ledger.attempts import LIVE
 from weir.ledger.checkpoints import (
     abandon,
     checkpoint_row,
+    checkpoints_of,
     pending_checkpoints,
     retained_checkpoints,
     retained_of_run,
@@ -54,6 +57,7 @@ from weir.state.checkpoint_order import is_complete
 from weir.state.files_in_use import COUNTING, live_state_files, paths_of
 from weir.store.errors import AlreadyExists
 from weir.store.probe import probe_twice
+from weir.store.walk import files_in
 from weir.store.worker_threads import in_parallel
 
 
@@ -76,11 +80,14 @@ class CheckpointMaintenance:
 
 
 def maintain_checkpoints(services: Services, dataflow: str, *, is_thorough: bool = False) -> CheckpointMaintenance:
-    """Complete, subsume and delete checkpoints of a dataflow as needed; if `is_thorough`, verify their manifests, too.
+    """Complete, subsume and delete checkpoints of a dataflow as needed; if `is_thorough`, look at their manifests, too.
 
     Raises Retryable.
     """
-    lost = _abandon_lost(services, dataflow) if is_thorough else ()
+    lost: tuple[int, ...] = ()
+    if is_thorough:
+        lost = _abandon_lost(services, dataflow)
+        _note_written_late(services, dataflow)
     with services.ledger.transaction() as session:
         if session.scalar(select(CheckpointRow.id).where(CheckpointRow.dataflow == dataflow).limit(1)) is None:
             return CheckpointMaintenance()
@@ -134,6 +141,18 @@ def _abandon_lost(services: Services, dataflow: str) -> tuple[int, ...]:
                 if row.number in lost:
                     abandon(session, row, services.now())
     return lost
+
+
+def _note_written_late(services: Services, dataflow: str) -> None:
+    """Have manifests deleted again that a process has written which had slept since before they were deleted."""
+    listed = {checkpoint_number(name) for name in files_in(services.store, checkpoints_folder(dataflow))}
+    with services.ledger.transaction() as session:
+        deleted = {row.number for row in checkpoints_of(session, dataflow) if row.deleted_at is not None}
+    if not listed.isdisjoint(deleted):
+        with services.ledger.transaction(dataflow) as session:
+            for row in checkpoints_of(session, dataflow):
+                if row.number in listed:
+                    row.deleted_at = None
 
 
 def _may_complete(session: Session, row: CheckpointRow, now: datetime) -> bool:

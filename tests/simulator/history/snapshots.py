@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tests.simulator.history.ledger_view import Partition, Result
 from tests.simulator.store import URL
 
-from weir.formats.checkpoint import Checkpoint
+from weir.formats.checkpoint import Checkpoint, fingerprint
 from weir.formats.codec import from_json
 from weir.formats.paths import checkpoint_path, checkpoints_folder, folder_of
 from weir.formats.savepoint import SAVEPOINT
@@ -87,6 +87,13 @@ class Snapshots:
         if name == SAVEPOINT or folder == checkpoints_folder(path.partition("/")[0]):
             found = from_json(Checkpoint, data)
             self.written[found.dataflow, found.number] = found
+
+    def has_written(self, path: str, data: bytes) -> bool:
+        """Report whether it is a checkpoint's manifest of the same content: who slept meanwhile writes it again."""
+        if folder_of(path) != checkpoints_folder(path.partition("/")[0]):
+            return False
+        found = from_json(Checkpoint, data)
+        return fingerprint(self.written[found.dataflow, found.number]) == fingerprint(found)
 
     def retained(self) -> Iterator[Checkpoint]:
         """Yield the manifests of all retained checkpoints, as they were written."""
