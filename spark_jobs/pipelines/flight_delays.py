@@ -84,7 +84,7 @@ def resolve_planes(ctx: ResolveContext) -> list[dict[str, Any]]:  # noqa: ARG001
 
 
 def flights(ctx: StageContext, part: dict[str, Any]) -> DataFrame:
-    """Read the day's flights of the airports in `part`, the slice of this subtask.
+    """Read the day's flights of the airports in `part`, the split of this subtask.
 
     Output: year, month, day, carrier, flight, tailnum, origin, dest, sched_dep_time, dep_time (bigint, local HHMM),
     dep_delay, arr_delay, distance (bigint, miles), time_hour.

@@ -32,10 +32,10 @@ def laid(tmp_path_factory):
 
 
 def stage_of(jobs, number, source):
-    """The stage of a case; its slice is what a run has recorded."""
+    """The stage of a case; its split is what a run has recorded."""
     (split,) = resolved(source)
     name = f"case_{number}"
-    return jobs.stage(name, source.function, jobs.output(name), is_source=True, slice=split)
+    return jobs.stage(name, source.function, jobs.output(name), is_source=True, split=split)
 
 
 @pytest.mark.parametrize(

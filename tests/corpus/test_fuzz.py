@@ -227,7 +227,7 @@ def test_rows_that_python_writes_come_as_they_are(engine, jobs, store, code_of, 
     source = given_source(reader=reader)
     (split,) = resolved(source)
     _, code = code_of("def nothing(ctx):\n    pass\n")
-    stage = jobs.stage("rows", source.function, jobs.output("rows"), is_source=True, slice=split)
+    stage = jobs.stage("rows", source.function, jobs.output("rows"), is_source=True, split=split)
     (output,) = engine.run(jobs.region(stage, code=code), store).outputs
     found = sorted(tuple(row.values()) for row in Written(output, store).arrow().to_pylist())
     assert [pair for pair in zip(found, rows, strict=True) if pair[0] != pair[1]] == []

@@ -36,7 +36,7 @@ def database(postgres, monkeypatch):
 def selected(jobs, at, case):
     source = postgres_source(f"case_{at}", "strangers", case.query)
     (split,) = resolved(source)
-    return jobs.stage(f"case_{at}", source.function, jobs.output(f"case_{at}"), is_source=True, slice=split)
+    return jobs.stage(f"case_{at}", source.function, jobs.output(f"case_{at}"), is_source=True, split=split)
 
 
 def rows_of(report, store):

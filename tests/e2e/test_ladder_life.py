@@ -61,7 +61,7 @@ def names(driver, folder):
 
 def upkeep(driver, task):
     """Have Weir's housekeeping done now; wait for one task of it."""
-    dag_id = UPKEEP if task in {"settle_owed_clears", "release_results"} else HOURLY
+    dag_id = UPKEEP if task in {"settle_pending_clears", "release_results"} else HOURLY
     day = dt.date(2025, 1, 1) + next(_days) * DAY  # behind the start of both, before any run of their own
     run_id = Person(driver.api, dag_id).trigger(day, day + DAY)
 

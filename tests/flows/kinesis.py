@@ -69,10 +69,10 @@ def resolve(ctx: ResolveContext) -> Resolved:
     return Resolved(_divided(ranges, conn_id, stream, ctx.parallelism), {"created": created, "ends": ends})
 
 
-def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  Weir's name of the argument
+def read(ctx: StageContext, split: dict[str, Any]) -> DataFrame:
     """Read the records of a split, the same ones each time, as rows of `SCHEMA`."""
-    client = client_of(ctx.connection(slice["conn_id"]))
-    rows = [row for each in slice["ranges"] for row in rows_of(client, slice["stream"], each)]
+    client = client_of(ctx.connection(split["conn_id"]))
+    rows = [row for each in split["ranges"] for row in rows_of(client, split["stream"], each)]
     return ctx.spark.createDataFrame(rows, SCHEMA)
 
 

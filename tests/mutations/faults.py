@@ -498,7 +498,7 @@ CODES: Final = (
     _fault(
         "results-of-two-codes-are-valid",
         "include/weir/execution/run_state",
-        "self._valid[partition] = self._is_made_of_valid(partition) and not self._siblings_behind(partition)",
+        "self._valid[partition] = self._is_made_of_valid(partition) and not self._older_siblings(partition)",
         "self._valid[partition] = self._is_made_of_valid(partition)",
         "Results of a stage count as valid although no one code has made them.",
     ),

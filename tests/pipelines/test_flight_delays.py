@@ -91,9 +91,9 @@ def test_times_are_hours_in_utc(spark: SparkSession) -> None:
 def test_every_airport_belongs_to_one_subtask_at_any_parallelism(parallelism: int) -> None:
     now = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
     ctx = ResolveContext("flight_delays", "20130101T000000Z", (now, now + dt.timedelta(days=1)), parallelism, {})
-    slices = flight_delays.resolve_flights(ctx)
-    assert len(slices) == parallelism
-    assert sorted(airport for part in slices for airport in part["airports"]) == ["EWR", "JFK", "LGA"]
+    splits = flight_delays.resolve_flights(ctx)
+    assert len(splits) == parallelism
+    assert sorted(airport for part in splits for airport in part["airports"]) == ["EWR", "JFK", "LGA"]
 
 
 def test_a_subtask_without_airports_has_no_rows_and_the_same_schema(spark: SparkSession) -> None:

@@ -42,7 +42,7 @@ class LocalRun:
         self.store = Store.open(str(folder))
         self.store.initialise()
         self.reports: dict[PartitionId, OutputReport] = {}
-        self.slices = {stage.name: self._resolved(stage.name) for stage in flow.stages if stage.resolve}
+        self.splits = {stage.name: self._resolved(stage.name) for stage in flow.stages if stage.resolve}
 
     def run(self) -> LocalRun:
         for logical in self.topology.regions:
@@ -100,7 +100,7 @@ class LocalRun:
             pipelined=pipelined,
             inputs=tuple(inputs),
             outputs=tuple(outputs),
-            slice=self.slices[name][region.subtask] if stage.resolve else None,
+            split=self.splits[name][region.subtask] if stage.resolve else None,
         )
 
     def _output(self, partition: PartitionId, attempt: str) -> OutputToWrite:

@@ -105,7 +105,7 @@ class OneRegion:
 
     def __init__(self, flow: Dataflow, spark: SparkSession, folder: Path, flights: Path) -> None:
         self.flow, self.spark = flow, spark
-        self.slice = {"airports": flight_delays.AIRPORTS, "file": file_mark(str(flights))}
+        self.split = {"airports": flight_delays.AIRPORTS, "file": file_mark(str(flights))}
         self.store = Store.open(str(folder))
         self.store.initialise()
         self.kept = {name: Kept(flow.state(name)) for name in ("history", "days")}
@@ -175,7 +175,7 @@ class OneRegion:
             pipelined={argument: each.stage for argument, each in stage.exchanges.items() if argument not in states},
             inputs=inputs,
             outputs=outputs if keeper or name == "rolling" else (),
-            slice=self.slice if stage.resolve else None,
+            split=self.split if stage.resolve else None,
             keeps_state_of=keeper,
         )
 

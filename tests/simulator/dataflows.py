@@ -44,7 +44,7 @@ from weir.quality.rules import input_names
 from weir.topology.regions import Topology
 
 NAME: Final = "simulated"
-SLICES: Final = "weir.testing.fakes.engine:slices_by_day"
+SPLITS: Final = "weir.testing.fakes.engine:splits_by_day"
 
 KEEPS: Final = ("on_consumed", "on_consumed", "end_of_run", "1 run", "2 runs", "1 hour")
 """The retention of results in scenes that test it; in others nothing is collected."""
@@ -300,7 +300,7 @@ def _life(flow: Dataflow) -> dict[str, str | None]:
 def _random_stage(random: Random, name: str, before: list[Stage]) -> Stage:
     if not before or (len(before) == 1 and random.random() < 0.4):
         parallelism = random.choice([1, 1, 1, 2, 2, 3])
-        return source(name, f"simulated:{name}", parallelism=parallelism, resolve=random.choice([None, SLICES]))
+        return source(name, f"simulated:{name}", parallelism=parallelism, resolve=random.choice([None, SPLITS]))
     first = before[-1] if random.random() < 0.7 else random.choice(before)
     if random.random() < 0.2:
         join = random.choice([pipelined, cached])
@@ -388,7 +388,7 @@ def _stage_from_text(name: str, parallelism: int, exchanges: list[Exchange], mor
     states = [_state_from_text(each.removeprefix("keeps=")) for each in more if each.startswith("keeps=")]
     gates = [_gate_from_text(each.removeprefix("gate=")) for each in more if each.startswith("gate=")]
     if not exchanges:
-        resolve = SLICES if "sliced" in more else None
+        resolve = SPLITS if "sliced" in more else None
         found = source(
             name,
             function,

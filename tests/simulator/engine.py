@@ -168,8 +168,8 @@ class _Computation(FakeEngine):
                 read.append(self._read_state(each, each.state))
             else:
                 read += [self._read(file) for part in each.partitions for file in part.files]
-        if isinstance(stage.slice, list | dict):
-            read += (files := files_of(stage.slice))
+        if isinstance(stage.split, list | dict):
+            read += (files := files_of(stage.split))
             self._made.splits[stage.name] = files
         nature = self._engine.natures.get(stage.name, Nature.FINE)
         own = self._world.get(stage.name, 0) if stage.is_source else None

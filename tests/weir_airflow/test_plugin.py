@@ -43,7 +43,7 @@ def upkeep():
 @pytest.mark.parametrize(
     ("dag_id", "schedule", "at_most", "tasks"),
     [
-        ("weir_upkeep", "*/3 * * * *", timedelta(hours=1), {"settle_owed_clears", "release_results"}),
+        ("weir_upkeep", "*/3 * * * *", timedelta(hours=1), {"settle_pending_clears", "release_results"}),
         ("weir_upkeep_hourly", "0 * * * *", timedelta(days=1), {"sweep_store", "scrub_results", "look_for_late_files"}),
     ],
 )
@@ -80,7 +80,7 @@ def test_upkeep_finds_nothing_to_do_in_a_new_ledger(airflow_home, monkeypatch, t
     monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
     monkeypatch.setenv("AIRFLOW_CONN_WEIR_API", '{"conn_type": "weir-db"}')
     said = []
-    assert deliver_pending_clears(said.append) == {"owed": 0}
+    assert deliver_pending_clears(said.append) == {"pending": 0}
     jobs = (release_results, sweep_store, scrub_results, look_for_late_files)
     assert [job(said.append) for job in jobs] == [{}, {}, {}, {}]
     assert said == ["No clear is pending"]

@@ -26,7 +26,7 @@ from weir.ledger.database.tables import AttemptRow
 from weir.ledger.leases import hold_leases
 from weir.ledger.results import ResultKey, damaged_results
 from weir.ledger.snapshot import run_state
-from weir.ledger.sources import slices_of
+from weir.ledger.sources import splits_of
 from weir.recovery.rules.staleness import restarts_consumers
 from weir.topology.ids import run_ref
 from weir.topology.regions import PartitionId, RegionId
@@ -77,9 +77,9 @@ def _require_own_splits(session: Session, begun: Begun) -> None:
     """Check that no source was resolved anew since, as the ledger had lost what it was resolved to. Raises Conflict."""
     region = begun.attempt.region
     for stage in begun.job.stages:
-        if stage.slice is None:
+        if stage.split is None:
             continue
-        known = slices_of(session, begun.run.id, stage.name)
+        known = splits_of(session, begun.run.id, stage.name)
         if known is None or splits_fingerprint(known) != stage.resolved:
             raise Conflict.of("attempts.source_resolved_anew", stage=stage.name, region=region)
 

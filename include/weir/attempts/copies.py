@@ -248,7 +248,7 @@ def _definition(stage: StageToRun, digests: Digests) -> dict[str, object]:
         "subtask": stage.subtask,
         "parallelism": stage.parallelism,
         "pipelined": stage.pipelined,
-        "slice": stage.slice,
+        "split": stage.split,
         "inputs": [_input(each, digests[stage.name, each.argument]) for each in stage.inputs],
     }
 

@@ -84,7 +84,7 @@ def region_job(
 def _with_split(stage: StageToRun, splits: list[Any] | None) -> StageToRun:
     if splits is None:
         return stage
-    return replace(stage, slice=splits[stage.subtask], resolved=splits_fingerprint(splits))
+    return replace(stage, split=splits[stage.subtask], resolved=splits_fingerprint(splits))
 
 
 def _content(state: RunState, partition: PartitionId) -> str:

@@ -62,7 +62,7 @@ from weir.ledger.runs import (
     set_aside,
 )
 from weir.ledger.snapshot import newest_try
-from weir.ledger.sources import forget_unread_slices
+from weir.ledger.sources import forget_unread_splits
 from weir.recovery.adopt import free_run
 from weir.recovery.applying import restart_others
 from weir.recovery.predecessor import give_up_deleted_predecessors
@@ -403,7 +403,7 @@ def _enter(
     session.flush()
     if region != CLOSE:
         resolved = [each for each in topology.stages_of(region.name) if each.resolve is not None]
-        forget_unread_slices(session, run, region, row.id, [each.name for each in resolved if not each.keeps_copy])
+        forget_unread_splits(session, run, region, row.id, [each.name for each in resolved if not each.keeps_copy])
     waiting = None
     if origin is Origin.RETRY and _was_killed(older):
         waiting = _obey_strategy(session, row, older[-1], services, request, interrupt, is_new=is_new)

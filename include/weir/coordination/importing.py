@@ -46,7 +46,7 @@ from weir.ledger.reads import record_reads
 from weir.ledger.restores import FORK, SAME, last_restore, origins_of
 from weir.ledger.results import NewResult, quarantine_results, replace_results, results_in, supersede, transition
 from weir.ledger.runs import run_key, start_of
-from weir.ledger.sources import enter_correction, enter_range, forget_slices
+from weir.ledger.sources import enter_correction, enter_range, forget_splits
 from weir.store.catalogue import StoredArchive
 from weir.topology.ids import Epoch, RunId, parse_attempt_id
 from weir.topology.partitions import PLAIN
@@ -136,7 +136,7 @@ def enter_run(session: Session, record: RunRecord) -> tuple[RunRow, bool]:
     dataflow = session.get_one(DataflowRow, record.dataflow)
     dataflow.first_epoch = min(dataflow.first_epoch or record.epoch, record.epoch)
     if is_pinned_anew:
-        forget_slices(session, row.id)
+        forget_splits(session, row.id)
         forget_generations(session, row.id)
         owe_record(session, row)
     session.flush()

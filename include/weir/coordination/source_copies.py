@@ -76,7 +76,7 @@ def with_source_copies(services: Services, registered: Registered, job: RegionJo
 
 def _with_copy(services: Services, registered: Registered, stage: StageToRun, kept: set[str]) -> StageToRun:
     run = registered.run
-    binding = binding_of(run, stage.name, stage.subtask, stage.slice) if stage.name in kept else None
+    binding = binding_of(run, stage.name, stage.subtask, stage.split) if stage.name in kept else None
     if binding is None:
         return stage
     folder = source_copy_folder(binding, registered.attempt.id)

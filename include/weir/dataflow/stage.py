@@ -182,7 +182,7 @@ class Stage:
     a sequence of exchanges names each argument after the stage it reads. `max_parallelism` (default: the
     dataflow's) is the number of key groups that the stage's keyed inputs are divided into.
     `resolve` (sources only) names a function that is called once per run and returns the split of each subtask:
-    `def flights_of(ctx) -> list[Any]`, one JSON value for each; the source is then called as `(ctx, slice)`. `options`
+    `def flights_of(ctx) -> list[Any]`, one JSON value for each; the source is then called as `(ctx, split)`. `options`
     are JSON values for it, which it finds in `ctx.options`.
     `spark` holds Spark settings of the session that runs the stage's region.
     `deterministic=False` declares that equal inputs may give different rows, so that its direct consumers restart
@@ -304,7 +304,7 @@ def source(
     goes_on: bool = False,
     moved_from: str = "",
 ) -> Stage:
-    """Declare a stage without inputs: `def flights(ctx, slice) -> DataFrame`, with a session in `ctx.spark`.
+    """Declare a stage without inputs: `def flights(ctx, split) -> DataFrame`, with a session in `ctx.spark`.
 
     `options` are JSON values, without secrets, for the function that `resolve` names. With `goes_on` each epoch reads
     what has come since the epoch before: `resolve` finds in `ctx.previous` what that has read, and returns a

@@ -108,7 +108,7 @@ class _Check:
     def stage(self, stage: Stage) -> Iterator[str]:
         """Yield the problems of a stage."""
         if stage.function and not name_in_archive(stage.function):
-            first = ("ctx",) if stage.resolve is None else ("ctx", "slice")
+            first = ("ctx",) if stage.resolve is None else ("ctx", "split")
             yield from self._call("function", stage.function, first, tuple(stage.exchanges))
         if stage.resolve is not None:
             yield from self._call("resolve", stage.resolve, ("ctx",))

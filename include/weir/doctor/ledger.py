@@ -193,5 +193,5 @@ def _write_refusal(connection: Connection, *, is_server: bool) -> str:
         return ""
     if connection.execute(text("SHOW transaction_read_only")).scalar() == "on":
         return "the server accepts no writes: a standby, or default_transaction_read_only is on"
-    query = text("SELECT has_table_privilege(current_user, 'owed_clear', 'SELECT, INSERT, UPDATE, DELETE')")
+    query = text("SELECT has_table_privilege(current_user, 'pending_clear', 'SELECT, INSERT, UPDATE, DELETE')")
     return "" if connection.execute(query).scalar() else "the user may not change Weir's tables"

@@ -210,7 +210,7 @@ class RunState:
     cleared: frozenset[RegionId] = frozenset()
     """Regions that have ended by the ledger, and that Airflow runs again: a person has cleared them."""
     _valid: dict[PartitionId, bool] = field(default_factory=dict, init=False, compare=False, repr=False)
-    _behind: dict[tuple[RunRef, str], tuple[PartitionId, ...]] = field(
+    _older: dict[tuple[RunRef, str], tuple[PartitionId, ...]] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
     _holding: dict[int, bool] = field(default_factory=dict, init=False, compare=False, repr=False)
@@ -326,10 +326,10 @@ class RunState:
         """Derive the validity of all partitions, producers first: a long chain of epochs needs no deep stack."""
         if self._valid:
             return
-        for newest, behind in _stages_of_two_codes(self.results.values()):
-            self._behind[newest.partition.run, newest.partition.stage] = behind
+        for newest, older in _stages_of_two_codes(self.results.values()):
+            self._older[newest.partition.run, newest.partition.stage] = older
         for partition in self._in_order():
-            self._valid[partition] = self._is_made_of_valid(partition) and not self._siblings_behind(partition)
+            self._valid[partition] = self._is_made_of_valid(partition) and not self._older_siblings(partition)
 
     def _is_made_of_valid(self, partition: PartitionId) -> bool:
         result = self.results.get(partition)
@@ -350,11 +350,11 @@ class RunState:
             return True
         return len(reads.members) == len(topology.partitions_of(read.stage, read.layout))
 
-    def _siblings_behind(self, partition: PartitionId) -> tuple[PartitionId, ...]:
-        return self._behind.get((partition.run, partition.stage), ())
+    def _older_siblings(self, partition: PartitionId) -> tuple[PartitionId, ...]:
+        return self._older.get((partition.run, partition.stage), ())
 
     def stages_of_two_codes(self) -> Iterator[tuple[CurrentResult, tuple[PartitionId, ...]]]:
-        """Yield the newest result of each stage of the run that no one version has made, and those that are behind."""
+        """Yield the newest result of each stage of the run that no one version has made, and those of older code."""
         yield from _stages_of_two_codes(each for each in self.results.values() if each.partition.is_of_own_run)
 
     def obstacles(self, partition: PartitionId) -> Iterator[Obstacle]:
@@ -363,17 +363,17 @@ class RunState:
         It is valid alone if none of its content comes before OLDER_SIBLING: others of its stage have to catch up then.
         """
         self._derive_validity()
-        result, behind = self.results.get(partition), self._siblings_behind(partition)
+        result, older = self.results.get(partition), self._older_siblings(partition)
         if result is None:
             yield Obstacle.NEVER_COMMITTED
             return
         if result.state is PartitionState.QUARANTINED:
             yield Obstacle.QUARANTINED
-        if partition in behind:
+        if partition in older:
             yield Obstacle.OLDER_CODE
         if not self._is_made_of_valid(partition):
             yield Obstacle.STALE
-        if behind:
+        if older:
             yield Obstacle.OLDER_SIBLING
         if result.state is PartitionState.LOST:
             # A probe of its sizes would not find the damage, which a comparison of the bytes has found.
@@ -388,13 +388,13 @@ class RunState:
         names = (run, partition.stage, partition.subtask, partition.layout, attempt)
         return Loss(*names, obstacle.fault, obstacle.value)
 
-    def with_siblings_behind(self, partitions: tuple[PartitionId, ...]) -> tuple[PartitionId, ...]:
+    def with_older_siblings(self, partitions: tuple[PartitionId, ...]) -> tuple[PartitionId, ...]:
         """Return partitions, and those that have to be recomputed before these are valid, since their code is older."""
         self._derive_validity()
-        if not self._behind:
+        if not self._older:
             return partitions
-        behind = (each for partition in partitions for each in self._siblings_behind(partition))
-        return tuple(dict.fromkeys((*partitions, *behind)))
+        older = (each for partition in partitions for each in self._older_siblings(partition))
+        return tuple(dict.fromkeys((*partitions, *older)))
 
     def _in_order(self) -> Iterator[PartitionId]:
         """Yield all partitions: earlier runs first, producers first."""
@@ -440,8 +440,8 @@ class RunState:
         result = self.results.get(partition)
         stale = () if result is None else (reads for reads in result.reads if not self._holds(reads))
         missed = (read for reads in stale for read in reads.members if not self._still_holds(read))
-        behind = (self.producer(each) for each in self._siblings_behind(partition))
-        catching_up = (each for each in behind if self.is_coming(each))
+        older = (self.producer(each) for each in self._older_siblings(partition))
+        catching_up = (each for each in older if self.is_coming(each))
         return frozenset(
             chain(catching_up, (region for read in missed for region in self._waits.get(read.partition, ())))
         )

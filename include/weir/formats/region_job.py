@@ -239,7 +239,7 @@ class StageToRun:
     pipelined: dict[str, str]
     inputs: tuple[InputToRead, ...]
     outputs: tuple[OutputToWrite, ...]
-    slice: Any = None
+    split: Any = None
     resolved: str = ""
     """Of a source with splits: the fingerprint of those of all subtasks."""
     digest: DigestRule = PLAIN_RULE
@@ -334,8 +334,8 @@ def has_source_copy(stage: StageToRun) -> bool:
 
 def connections_of(job: SparkJob) -> tuple[str, ...]:
     """Return the ids of the Airflow connections that the splits of the sources that a job asks name as `conn_id`."""
-    slices = [stage.slice for stage in job.stages if not has_source_copy(stage)] if isinstance(job, RegionJob) else []
-    return tuple(sorted({str(each["conn_id"]) for each in slices if isinstance(each, dict) and each.get("conn_id")}))
+    splits = [stage.split for stage in job.stages if not has_source_copy(stage)] if isinstance(job, RegionJob) else []
+    return tuple(sorted({str(each["conn_id"]) for each in splits if isinstance(each, dict) and each.get("conn_id")}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -136,7 +136,7 @@ def is_cleared_for_newest(session: Session, run: str, region: RegionId, after_tr
     return session.scalar(query.limit(1)) is not None
 
 
-def clears_owed(session: Session, dataflow: str) -> int:
+def pending_clears(session: Session, dataflow: str) -> int:
     """Return how many clears of a dataflow Airflow has yet to carry out."""
     query = select(func.count()).where(PendingClearRow.dataflow == dataflow, PendingClearRow.settled_at.is_(None))
     return session.scalar(query) or 0

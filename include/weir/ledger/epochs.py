@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from weir.dataflow import Dataflow
 from weir.dataflow.state_evolution import require_compatible
 from weir.errors import Misconfigured
-from weir.ledger.database.tables import RunRow, SourceSliceRow
+from weir.ledger.database.tables import RunRow, SourceSplitRow
 from weir.ledger.restores import left_out
 
 
@@ -76,7 +76,7 @@ def require_sound_epoch(session: Session, row: RunRow, new: Dataflow, *, is_back
 def _require_sources(session: Session, row: RunRow, before: RunRow | None, new: Dataflow) -> None:
     """Refuse a dataflow that would lose the position of a source: its rows would be read again, or left out."""
     names = [each.name for each in new.stages if each.goes_on]
-    query = select(SourceSliceRow.stage).where(SourceSliceRow.run == row.id, SourceSliceRow.position.is_not(None))
+    query = select(SourceSplitRow.stage).where(SourceSplitRow.run == row.id, SourceSplitRow.position.is_not(None))
     for kept in session.scalars(query):
         if kept not in names:
             raise Misconfigured.of("ledger.range_without_source", run=row.id, stage=kept, dataflow=row.dataflow)
@@ -92,13 +92,13 @@ def _require_sources(session: Session, row: RunRow, before: RunRow | None, new: 
 
 
 def _require_no_later_range(session: Session, row: RunRow, stage: str) -> None:
-    if session.get(SourceSliceRow, (row.id, stage)) is not None:
+    if session.get(SourceSplitRow, (row.id, stage)) is not None:
         return
     later = session.scalar(
-        select(SourceSliceRow.run)
-        .join(RunRow, RunRow.id == SourceSliceRow.run)
+        select(SourceSplitRow.run)
+        .join(RunRow, RunRow.id == SourceSplitRow.run)
         .where(RunRow.dataflow == row.dataflow, RunRow.epoch > row.epoch)
-        .where(SourceSliceRow.stage == stage, SourceSliceRow.position.is_not(None))
+        .where(SourceSplitRow.stage == stage, SourceSplitRow.position.is_not(None))
         .order_by(RunRow.epoch)
     )
     if later is not None:

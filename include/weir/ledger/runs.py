@@ -33,7 +33,7 @@ from weir.ledger.database.tables import (
     PendingClearRow,
     ResultRow,
     RunRow,
-    SourceSliceRow,
+    SourceSplitRow,
     Table,
 )
 from weir.ledger.epochs import require_sound_epoch
@@ -65,7 +65,7 @@ _NEWEST_PINNED = (
 )
 
 _HAS_RANGE = (
-    select(SourceSliceRow.run).where(SourceSliceRow.run == RunRow.id, SourceSliceRow.position.is_not(None)).exists()
+    select(SourceSplitRow.run).where(SourceSplitRow.run == RunRow.id, SourceSplitRow.position.is_not(None)).exists()
 )
 """What a source that goes on has read in a run is not read again, also if its DagRun was deleted."""
 

@@ -28,7 +28,7 @@ from weir.errors import Conflict
 from weir.execution.late_files import LateFiles
 from weir.execution.run_state import AttemptState
 from weir.formats.run_record import CorrectedSplits, RecordedRange
-from weir.ledger.database.tables import AttemptRow, PublicationRow, ResultRow, RunRow, SourceSliceRow
+from weir.ledger.database.tables import AttemptRow, PublicationRow, ResultRow, RunRow, SourceSplitRow
 from weir.ledger.runs import Run, run_key, topology_of
 from weir.topology.ids import RunId
 from weir.topology.regions import RegionId
@@ -37,33 +37,33 @@ from weir.typed_json import plain
 COPY_ID: Final = "copy_id"
 """The field of a split that has the id of the copy of what is read by it."""
 
-_SLICES = select(SourceSliceRow.slices).where(
-    SourceSliceRow.run == bindparam("run"), SourceSliceRow.stage == bindparam("stage")
+_SPLITS = select(SourceSplitRow.splits).where(
+    SourceSplitRow.run == bindparam("run"), SourceSplitRow.stage == bindparam("stage")
 )
 
 _TRIES = select(AttemptRow.id).where(AttemptRow.run == bindparam("run"), AttemptRow.region == bindparam("region"))
 
-_NEXT = aliased(SourceSliceRow)
+_NEXT = aliased(SourceSplitRow)
 
 _IS_BOUND = (
-    select(_NEXT.run).where(_NEXT.base == SourceSliceRow.run).exists()
+    select(_NEXT.run).where(_NEXT.base == SourceSplitRow.run).exists()
     | select(PublicationRow.run)
-    .where(PublicationRow.run == SourceSliceRow.run, PublicationRow.published_at.is_not(None))
+    .where(PublicationRow.run == SourceSplitRow.run, PublicationRow.published_at.is_not(None))
     .exists()
 )
 
-_MAY_BE_FORGOTTEN = SourceSliceRow.position.is_(None) | ~_IS_BOUND
+_MAY_BE_FORGOTTEN = SourceSplitRow.position.is_(None) | ~_IS_BOUND
 
 _FORGET_UNREAD = (
-    delete(SourceSliceRow)
+    delete(SourceSplitRow)
     .where(
-        SourceSliceRow.run == bindparam("run"),
-        SourceSliceRow.stage.in_(bindparam("sources", expanding=True)),
+        SourceSplitRow.run == bindparam("run"),
+        SourceSplitRow.stage.in_(bindparam("sources", expanding=True)),
         ~_TRIES.where(AttemptRow.id != bindparam("attempt"), AttemptRow.state == AttemptState.RUNNING.value).exists(),
         ~select(ResultRow.id).where(ResultRow.attempt.in_(_TRIES)).exists(),
         _MAY_BE_FORGOTTEN,
     )
-    .returning(SourceSliceRow.position)
+    .returning(SourceSplitRow.position)
 )
 
 _LATER_DUE = (
@@ -75,47 +75,47 @@ _LATER_DUE = (
 """Runs of later epochs whose records may have a range that was forgotten, and that went on from an earlier end."""
 
 _EARLIER_RANGE = (
-    select(SourceSliceRow)
-    .join(RunRow, RunRow.id == SourceSliceRow.run)
+    select(SourceSplitRow)
+    .join(RunRow, RunRow.id == SourceSplitRow.run)
     .where(
         RunRow.dataflow == bindparam("dataflow"),
         RunRow.epoch < bindparam("epoch"),
-        SourceSliceRow.stage.in_(bindparam("names", expanding=True)),
-        SourceSliceRow.position.is_not(None),
+        SourceSplitRow.stage.in_(bindparam("names", expanding=True)),
+        SourceSplitRow.position.is_not(None),
     )
     .order_by(RunRow.epoch.desc())
     .limit(1)
 )
 
 
-def slices_of(session: Session, run: str, stage: str) -> list[Any] | None:
+def splits_of(session: Session, run: str, stage: str) -> list[Any] | None:
     """Return the splits of a source, one per subtask; None if they are not resolved yet."""
-    return session.scalar(_SLICES, {"run": run, "stage": stage})
+    return session.scalar(_SPLITS, {"run": run, "stage": stage})
 
 
-def all_slices_of(session: Session, run: str) -> dict[str, list[Any]]:
+def all_splits_of(session: Session, run: str) -> dict[str, list[Any]]:
     """Return the splits of all sources that are resolved in a run, by source."""
-    rows = session.scalars(select(SourceSliceRow).where(SourceSliceRow.run == run).order_by(SourceSliceRow.stage))
-    return {row.stage: row.slices for row in rows}
+    rows = session.scalars(select(SourceSplitRow).where(SourceSplitRow.run == run).order_by(SourceSplitRow.stage))
+    return {row.stage: row.splits for row in rows}
 
 
-def fix_slices(session: Session, run: str, stage: str, slices: list[Any], attempt: str, now: datetime) -> list[Any]:
-    """Record `slices` unless another attempt already has, and return the recorded ones."""
-    known = slices_of(session, run, stage)
+def fix_splits(session: Session, run: str, stage: str, splits: list[Any], attempt: str, now: datetime) -> list[Any]:
+    """Record `splits` unless another attempt already has, and return the recorded ones."""
+    known = splits_of(session, run, stage)
     if known is not None:
         return known
-    session.add(SourceSliceRow(run=run, stage=stage, slices=slices, attempt=attempt, resolved_at=now))
+    session.add(SourceSplitRow(run=run, stage=stage, splits=splits, attempt=attempt, resolved_at=now))
     session.flush()
-    return slices
+    return splits
 
 
-def forget_slices(session: Session, run: str) -> None:
+def forget_splits(session: Session, run: str) -> None:
     """Delete the splits of `run`, so that its sources are resolved again; a range that is bound stays."""
-    session.execute(delete(SourceSliceRow).where(SourceSliceRow.run == run, _MAY_BE_FORGOTTEN))
+    session.execute(delete(SourceSplitRow).where(SourceSplitRow.run == run, _MAY_BE_FORGOTTEN))
     forget_copies(session, run)
 
 
-def forget_unread_slices(session: Session, run: Run, region: RegionId, attempt: str, sources: Collection[str]) -> None:
+def forget_unread_splits(session: Session, run: Run, region: RegionId, attempt: str, sources: Collection[str]) -> None:
     """Delete the splits of the sources in a task whose `attempt` begins, where no other one has committed or runs.
 
     What they name may have been corrected since: the attempt resolves them anew.
@@ -132,7 +132,7 @@ def forget_unread_slices(session: Session, run: Run, region: RegionId, attempt: 
 def note_copies(session: Session, run: str, subtask: int, copies: Mapping[str, int]) -> None:
     """Record the bytes of the copies, by source, from which an attempt has read its splits."""
     for stage, size in copies.items():
-        row = session.get(SourceSliceRow, (run, stage))
+        row = session.get(SourceSplitRow, (run, stage))
         if row is not None:
             row.copies = {**(row.copies or {}), str(subtask): size}
 
@@ -144,7 +144,7 @@ def is_copied(split: Any) -> bool:
 
 def copied_subtasks(session: Session, run: str, stage: str) -> dict[int, int]:
     """Return the bytes of the copies that committed attempts have read, by subtask."""
-    row = session.get(SourceSliceRow, (run, stage))
+    row = session.get(SourceSplitRow, (run, stage))
     return {} if row is None else {int(subtask): size for subtask, size in (row.copies or {}).items()}
 
 
@@ -160,29 +160,29 @@ class CopiedSplit:
 
 def copied_splits(session: Session, runs: Collection[str]) -> list[CopiedSplit]:
     """Return the splits in some runs of which committed attempts have read copies, oldest run of a dataflow first."""
-    query = select(SourceSliceRow).where(SourceSliceRow.run.in_(runs), SourceSliceRow.copies.is_not(None))
+    query = select(SourceSplitRow).where(SourceSplitRow.run.in_(runs), SourceSplitRow.copies.is_not(None))
     return [
-        CopiedSplit(row.run, row.stage, subtask, row.slices[subtask])
-        for row in session.scalars(query.order_by(SourceSliceRow.run, SourceSliceRow.stage))
+        CopiedSplit(row.run, row.stage, subtask, row.splits[subtask])
+        for row in session.scalars(query.order_by(SourceSplitRow.run, SourceSplitRow.stage))
         for subtask in sorted(map(int, row.copies or {}))
     ]
 
 
 def copy_ids(session: Session, run: str) -> frozenset[str]:
     """Return the ids of the copies of all splits of a run."""
-    splits = (each for splits in all_slices_of(session, run).values() for each in splits)
+    splits = (each for splits in all_splits_of(session, run).values() for each in splits)
     return frozenset(str(each[COPY_ID]) for each in splits if is_copied(each))
 
 
 def forget_copies(session: Session, run: str) -> None:
     """Forget which copies a run has read: those that are gone by the time it is computed again are made anew."""
-    session.execute(update(SourceSliceRow).where(SourceSliceRow.run == run).values(copies=null()))
+    session.execute(update(SourceSplitRow).where(SourceSplitRow.run == run).values(copies=null()))
 
 
 def copied_bytes(session: Session, names: Collection[str] | None = None) -> dict[str, int]:
     """Return, by dataflow, the bytes of the copies of what sources have read: of these dataflows, or of all."""
-    query = select(RunRow.dataflow, SourceSliceRow.copies).join(RunRow, RunRow.id == SourceSliceRow.run)
-    query = query.where(SourceSliceRow.copies.is_not(None))
+    query = select(RunRow.dataflow, SourceSplitRow.copies).join(RunRow, RunRow.id == SourceSplitRow.run)
+    query = query.where(SourceSplitRow.copies.is_not(None))
     rows = session.execute(query if names is None else query.where(RunRow.dataflow.in_(names)))
     found: Counter[str] = Counter()
     for dataflow, copies in rows:
@@ -206,19 +206,19 @@ class Before:
 
 def range_of(session: Session, run: str, stage: str) -> RecordedRange | None:
     """Return what a source that goes on reads in a run; None if that is not resolved yet."""
-    row = session.get(SourceSliceRow, (run, stage))
+    row = session.get(SourceSplitRow, (run, stage))
     return None if row is None or row.position is None else _range(row)
 
 
 def ranges_of(session: Session, run: str) -> dict[str, RecordedRange]:
     """Return what the sources that go on read in a run, by source."""
-    query = select(SourceSliceRow).where(SourceSliceRow.run == run, SourceSliceRow.position.is_not(None))
-    return {row.stage: _range(row) for row in session.scalars(query.order_by(SourceSliceRow.stage))}
+    query = select(SourceSplitRow).where(SourceSplitRow.run == run, SourceSplitRow.position.is_not(None))
+    return {row.stage: _range(row) for row in session.scalars(query.order_by(SourceSplitRow.stage))}
 
 
-def _range(row: SourceSliceRow) -> RecordedRange:
+def _range(row: SourceSplitRow) -> RecordedRange:
     return RecordedRange(
-        splits=tuple(row.slices),
+        splits=tuple(row.splits),
         position=dict(row.position or {}),
         base=row.base or "",
         pinned_to=row.pinned_to,
@@ -265,10 +265,10 @@ def fix_range(
     Raises Conflict where the epoch before does not end at the position that the resolver has `seen`, or where the
     record of a later epoch is to be written first.
     """
-    row = session.get(SourceSliceRow, (run.id, stage.name))
+    row = session.get(SourceSplitRow, (run.id, stage.name))
     if row is not None and row.position is not None:
         if row.pinned_to != found.pinned_to and row.position == found.position:
-            row.slices, row.pinned_to, row.attempt = list(found.splits), found.pinned_to, attempt
+            row.splits, row.pinned_to, row.attempt = list(found.splits), found.pinned_to, attempt
             _owe_record(session, run.id)
         return _range(row)
     last = before(session, run, stage)
@@ -288,8 +288,8 @@ def fix_range(
 
 def enter_range(session: Session, run: str, stage: str, found: RecordedRange, attempt: str = "") -> None:
     """Enter a range in place of what is recorded, as a record or a savepoint tells it."""
-    row = session.get(SourceSliceRow, (run, stage)) or SourceSliceRow(run=run, stage=stage)
-    row.slices, row.position, row.attempt = list(found.splits), dict(found.position), attempt
+    row = session.get(SourceSplitRow, (run, stage)) or SourceSplitRow(run=run, stage=stage)
+    row.splits, row.position, row.attempt = list(found.splits), dict(found.position), attempt
     row.base, row.pinned_to = found.base or None, found.pinned_to
     row.resolved_at = datetime.fromisoformat(found.resolved_at)
     session.add(row)
@@ -301,9 +301,9 @@ def position_files(session: Session, dataflow: str) -> set[str]:
 
     Those are the positions of runs that are not expired and of what these go on from, and the newest of each source.
     """
-    query = select(SourceSliceRow, RunRow.expired_at).join(RunRow, RunRow.id == SourceSliceRow.run)
+    query = select(SourceSplitRow, RunRow.expired_at).join(RunRow, RunRow.id == SourceSplitRow.run)
     found = session.execute(
-        query.where(RunRow.dataflow == dataflow, SourceSliceRow.position.is_not(None)).order_by(RunRow.epoch)
+        query.where(RunRow.dataflow == dataflow, SourceSplitRow.position.is_not(None)).order_by(RunRow.epoch)
     ).all()
     newest = {row.stage: row.run for row, _ in found}
     kept = {row.run for row, expired_at in found if expired_at is None} | {*newest.values()}
@@ -328,9 +328,9 @@ class ReadSource:
 def newest_read(session: Session, dataflow: str, stage: str, epochs: int) -> list[ReadSource]:
     """Return what a source has read in the newest epochs of which it has read anything, the oldest of them first."""
     query = (
-        select(SourceSliceRow)
-        .join(RunRow, RunRow.id == SourceSliceRow.run)
-        .where(RunRow.dataflow == dataflow, SourceSliceRow.stage == stage, SourceSliceRow.position.is_(None))
+        select(SourceSplitRow)
+        .join(RunRow, RunRow.id == SourceSplitRow.run)
+        .where(RunRow.dataflow == dataflow, SourceSplitRow.stage == stage, SourceSplitRow.position.is_(None))
         .where(RunRow.is_pinned, RunRow.expired_at.is_(None))
         .order_by(RunRow.epoch.desc())
         .limit(epochs)
@@ -340,7 +340,7 @@ def newest_read(session: Session, dataflow: str, stage: str, epochs: int) -> lis
         ReadSource(
             RunId(row.run),
             row.stage,
-            row.slices,
+            row.splits,
             row.generation,
             None if row.late is None else LateFiles.from_json(row.late),
         )
@@ -350,42 +350,42 @@ def newest_read(session: Session, dataflow: str, stage: str, epochs: int) -> lis
 
 def note_late(session: Session, read: ReadSource, late: LateFiles | None) -> bool:
     """Record what is late of what was read (None: nothing); report whether that is still what the run reads."""
-    row = session.get(SourceSliceRow, (read.run, read.stage))
+    row = session.get(SourceSplitRow, (read.run, read.stage))
     if row is None or row.generation != read.generation:
         return False
     row.late = None if late is None else plain(late)
     return True
 
 
-def correct_slices(session: Session, read: ReadSource, splits: Sequence[Any], now: datetime) -> None:
+def correct_splits(session: Session, read: ReadSource, splits: Sequence[Any], now: datetime) -> None:
     """Enter a new generation of splits in the place of those that were read; nothing is late of it.
 
     Raises Conflict where another process has corrected or forgotten what was read.
     """
-    row = session.get(SourceSliceRow, (read.run, read.stage))
-    if row is None or row.generation != read.generation or row.slices != read.splits:
+    row = session.get(SourceSplitRow, (read.run, read.stage))
+    if row is None or row.generation != read.generation or row.splits != read.splits:
         raise Conflict.of("ledger.source_changed_meanwhile", stage=read.stage, run=read.run)
-    row.slices, row.generation, row.resolved_at, row.late = list(splits), row.generation + 1, now, None
+    row.splits, row.generation, row.resolved_at, row.late = list(splits), row.generation + 1, now, None
     _owe_record(session, read.run)
 
 
 def corrections_of(session: Session, run: str) -> dict[str, CorrectedSplits]:
     """Return what the sources of a run read that were corrected, by source."""
-    query = select(SourceSliceRow).where(SourceSliceRow.run == run, SourceSliceRow.generation > 1)
+    query = select(SourceSplitRow).where(SourceSplitRow.run == run, SourceSplitRow.generation > 1)
     return {
         row.stage: CorrectedSplits(
-            splits=tuple(row.slices), generation=row.generation, resolved_at=row.resolved_at.isoformat()
+            splits=tuple(row.splits), generation=row.generation, resolved_at=row.resolved_at.isoformat()
         )
-        for row in session.scalars(query.order_by(SourceSliceRow.stage))
+        for row in session.scalars(query.order_by(SourceSplitRow.stage))
     }
 
 
 def enter_correction(session: Session, run: str, stage: str, found: CorrectedSplits) -> bool:
     """Enter what a record tells of a source that was corrected; report whether what was known is older."""
-    row = session.get(SourceSliceRow, (run, stage)) or SourceSliceRow(run=run, stage=stage, attempt="", generation=1)
+    row = session.get(SourceSplitRow, (run, stage)) or SourceSplitRow(run=run, stage=stage, attempt="", generation=1)
     if row.generation >= found.generation:
         return False
-    row.slices, row.generation, row.late = list(found.splits), found.generation, None
+    row.splits, row.generation, row.late = list(found.splits), found.generation, None
     row.resolved_at = datetime.fromisoformat(found.resolved_at)
     session.add(row)
     session.flush()
@@ -394,15 +394,15 @@ def enter_correction(session: Session, run: str, stage: str, found: CorrectedSpl
 
 def late_of(session: Session, run: str) -> dict[str, LateFiles]:
     """Return what is known to be late of the sources of a run, by source."""
-    query = select(SourceSliceRow.stage, SourceSliceRow.late).where(SourceSliceRow.run == run)
-    rows = session.execute(query.where(SourceSliceRow.late.is_not(None)).order_by(SourceSliceRow.stage))
+    query = select(SourceSplitRow.stage, SourceSplitRow.late).where(SourceSplitRow.run == run)
+    rows = session.execute(query.where(SourceSplitRow.late.is_not(None)).order_by(SourceSplitRow.stage))
     return {stage: LateFiles.from_json(late) for stage, late in rows if late is not None}
 
 
 def late_counts(session: Session, dataflow: str | None = None) -> Counter[str]:
     """Return how many files are known to be late, by run, of a dataflow or of all."""
-    query = select(SourceSliceRow.run, SourceSliceRow.late).join(RunRow, RunRow.id == SourceSliceRow.run)
-    query = query.where(SourceSliceRow.late.is_not(None), RunRow.expired_at.is_(None))
+    query = select(SourceSplitRow.run, SourceSplitRow.late).join(RunRow, RunRow.id == SourceSplitRow.run)
+    query = query.where(SourceSplitRow.late.is_not(None), RunRow.expired_at.is_(None))
     counts: Counter[str] = Counter()
     for run, late in session.execute(query if dataflow is None else query.where(RunRow.dataflow == dataflow)):
         counts[run] += 0 if late is None else LateFiles.from_json(late).count

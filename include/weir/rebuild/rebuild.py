@@ -62,7 +62,7 @@ from weir.ledger.runs import (
     topology_of,
 )
 from weir.ledger.snapshot import newest_try, run_state
-from weir.ledger.sources import copied_subtasks, fix_slices, is_copied, note_copies, slices_of
+from weir.ledger.sources import copied_subtasks, fix_splits, is_copied, note_copies, splits_of
 from weir.rebuild.checkpoints import StoredSnapshots, enter_pins_of_all, enter_snapshots, stored_snapshots
 from weir.rebuild.notifications import known_events, tell_found
 from weir.store.catalogue import EpochCatalogue, StoredArchive, catalogue, stored_archives, stored_dataflows
@@ -364,7 +364,7 @@ def _splits(session: Session, run: str, topology: Topology, found: list[Candidat
         if stage.resolve is not None:
             region = topology.logical_region_of(stage.name).name
             own = [each for each in found if each.region.name == region]
-            splits[stage.name] = slices_of(session, run, stage.name) or splits_read(own, stage.name, stage.parallelism)
+            splits[stage.name] = splits_of(session, run, stage.name) or splits_read(own, stage.name, stage.parallelism)
     return splits
 
 
@@ -375,7 +375,7 @@ def _enter_splits(
     for source, known in splits.items():
         if known is not None:
             attempt = next((each.attempt for each in reversed(found) if source in each.splits), "")
-            fix_slices(session, run, source, known, attempt, now)
+            fix_splits(session, run, source, known, attempt, now)
             _enter_copies(session, run, source, known, found)
     return [
         f"what all subtasks of source {source} read is not known: it will be resolved anew, and all of them read again"

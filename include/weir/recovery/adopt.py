@@ -34,7 +34,7 @@ from weir.ledger.outbox import note_begins_anew
 from weir.ledger.results import has_results, supersede_all
 from weir.ledger.runs import forget_pin, named_run, run_by_id
 from weir.ledger.snapshot import run_state
-from weir.ledger.sources import forget_slices
+from weir.ledger.sources import forget_splits
 from weir.recovery.rules.standing import OVER
 from weir.recovery.standing import Asked
 from weir.topology.regions import RegionId
@@ -204,7 +204,7 @@ def free_run(session: Session, services: Services, row: RunRow, reason: str) -> 
     now = services.now()
     fenced = _fence(session, row.id, now)
     results = supersede_all(session, row.id, reason, now)
-    forget_slices(session, row.id)
+    forget_splits(session, row.id)
     owed = _void_clears(session, row.id, f"not needed: {reason}", now)
     forget_pin(session, row.id)
     note_begins_anew(session, row.id)

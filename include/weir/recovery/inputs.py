@@ -35,7 +35,7 @@ class Sorted:
 def sort_inputs(state: RunState, region: RegionId) -> Sorted:
     """Sort the inputs of `region` by their state in the ledger."""
     to_probe, awaited, losses = set(), {}, {}
-    for partition in state.with_siblings_behind(state.inputs_of(region)):
+    for partition in state.with_older_siblings(state.inputs_of(region)):
         loss = known_loss(state, partition, region)
         waits_for = state.awaited_for(partition)
         if loss is None and state.results[partition].state is PartitionState.FINISHED:

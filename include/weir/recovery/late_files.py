@@ -30,7 +30,7 @@ from weir.ledger.outbox import tell
 from weir.ledger.publications import first_published
 from weir.ledger.runs import Run, newest_pinned, run_by_id, topology_of
 from weir.ledger.snapshot import run_state
-from weir.ledger.sources import ReadSource, correct_slices, newest_read, note_late
+from weir.ledger.sources import ReadSource, correct_splits, newest_read, note_late
 from weir.recovery.applying import apply_plan
 from weir.recovery.failovers import FailoverKind
 from weir.recovery.planning import decide_now, plan_by_looking
@@ -193,7 +193,7 @@ def _corrected(services: Services, read: _Read, late: LateFiles) -> list[str]:
     plan, failure = plan_by_looking(services, read.run, asked)
     _require_plan(services, read.run, plan, failure)
     with services.ledger.transaction(read.run.dataflow.name) as session:
-        correct_slices(session, read.known, splits, services.now())
+        correct_splits(session, read.known, splits, services.now())
         _require_no_append(session, read, plan)
         answer = decide_now(session, read.run, failure).answer
         if not isinstance(answer, Plan) or not answer.does_the_same(plan):

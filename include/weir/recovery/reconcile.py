@@ -38,10 +38,10 @@ from weir.ledger.snapshot import (
 from weir.recovery.failovers import tell_healed
 from weir.recovery.rules.staleness import (
     Change,
-    behind_their_siblings,
     changes_of,
     clears_consumers,
     clears_later_epochs,
+    older_than_siblings,
     stale_consumers,
 )
 from weir.topology.ids import RunId
@@ -69,7 +69,7 @@ def reconcile(
     """
     is_followed = has_later(session, run)
     owed = _add_later(session, services, run, state, written, code) if is_followed else 0
-    due = behind_their_siblings(state)  # under each failover strategy: a stage of two codes is valid under none
+    due = older_than_siblings(state)  # under each failover strategy: a stage of two codes is valid under none
     if clears_consumers(state.topology):
         # Also of running consumers, which may have been marked a success manually; one that runs is not cleared.
         due = {**_why_close_again(session, run, state), **stale_consumers(state), **due}

@@ -30,7 +30,7 @@ from weir.formats.run_record import RecordedRange
 from weir.intervals import interval_of
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.runs import Run, run_by_id
-from weir.ledger.sources import Before, before, fix_range, fix_slices, forget_unread_slices, range_of, slices_of
+from weir.ledger.sources import Before, before, fix_range, fix_splits, forget_unread_splits, range_of, splits_of
 from weir.recovery.awaiting import awaited_status, wait_for
 from weir.topology.ids import RunRef
 from weir.topology.regions import RegionId, Topology
@@ -64,14 +64,14 @@ def splits_for(services: Services, run: Run, stage: Stage, attempt: str) -> list
     the attempt has ended meanwhile: its run may be pinned to another parallelism by now.
     """
     with services.ledger.transaction() as session:
-        known = slices_of(session, run.id, stage.name)
+        known = splits_of(session, run.id, stage.name)
     if known is None:
         if stage.goes_on:
             raise Conflict.of("recovery.range_forgotten", stage=stage.name, run=run.id)
         resolved = with_copy_ids(services, stage, resolve(stage, resolve_context(run, stage, services)))
         with services.ledger.transaction(run.dataflow.name) as session:
             _require_running(session, stage, attempt)
-            known = fix_slices(session, run.id, stage.name, resolved, attempt, services.now())
+            known = fix_splits(session, run.id, stage.name, resolved, attempt, services.now())
     return known
 
 
@@ -129,11 +129,11 @@ def forget_uncopied(services: Services, registered: Registered) -> None:
     if not kept:
         return
     with services.ledger.transaction() as session:
-        known = {each.name: slices_of(session, run.id, each.name) for each in kept}
+        known = {each.name: splits_of(session, run.id, each.name) for each in kept}
     free = [each.name for each in kept if not is_any_copied(services, run, each, known[each.name] or ())]
     if any(known[each] is not None for each in free):
         with services.ledger.transaction(run.dataflow.name) as session:
-            forget_unread_slices(session, run, region, registered.attempt.id, free)
+            forget_unread_splits(session, run, region, registered.attempt.id, free)
 
 
 # Sources that go on

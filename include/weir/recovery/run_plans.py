@@ -104,7 +104,7 @@ def plan_of(services: Services, question: Question, reach: Reach) -> RunPlan:
     answer = _asked(services, question, reach)
     standing = standing_named(services, answer.run.id, answer.run.id, reach) if is_now else None
     shown, standing = _of_cleared(services, question, answer, standing, reach)
-    if shown.plan.impossible and standing is not None and standing.behind is None:
+    if shown.plan.impossible and standing is not None and standing.waits_for is None:
         standing = replace(standing, command="")  # the plan says what helps
     return _with_acts(services, answer.run.id, answer, shown.plan, standing)
 

@@ -43,7 +43,7 @@ from weir.ledger.checkpoints import (
 from weir.ledger.database.tables import CheckpointRow
 from weir.ledger.runs import Run
 from weir.ledger.snapshot import run_state
-from weir.ledger.sources import all_slices_of, ranges_of
+from weir.ledger.sources import all_splits_of, ranges_of
 from weir.recovery.inputs import checkpointed
 from weir.state.checkpoint_content import checkpoint_of, files_retained, read_checkpoint
 from weir.state.checkpoint_order import is_complete
@@ -98,7 +98,7 @@ def complete_checkpoint(services: Services, draft: Draft, guard: Guard) -> int |
     compactions = present_compactions(services, {each.attempt for each in draft.manifests.values() if each.state})
     files_of = partial(compacted_files, compactions=compactions)
     with services.ledger.transaction() as session:
-        sources = all_slices_of(session, draft.run.id)
+        sources = all_splits_of(session, draft.run.id)
         positions = {source: found.position for source, found in ranges_of(session, draft.run.id).items()}
     checkpoint = checkpoint_of(draft.run, draft.attempt, draft.results, draft.manifests, files_of, before, now, sources)
     checkpoint = replace(checkpoint, positions=positions)

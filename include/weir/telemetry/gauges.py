@@ -31,7 +31,7 @@ from weir.execution.metrics import (
 )
 from weir.execution.partition_state import PartitionState
 from weir.ledger.checkpoints import newest_checkpoint
-from weir.ledger.clears import clears_owed
+from weir.ledger.clears import pending_clears
 from weir.ledger.database.tables import DeliveryRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.outbox import declared_receivers, waiting_receivers
 from weir.ledger.runs import newest_pinned, topology_of
@@ -91,7 +91,7 @@ def gauges_of(services: Services, dataflow: str) -> list[Measurement]:
         now = services.now()
         return [
             *(AT_REST.of(size, dataflow, keeper) for keeper, size in by_keeper.items()),
-            PENDING_CLEARS.of(clears_owed(session, dataflow), dataflow),
+            PENDING_CLEARS.of(pending_clears(session, dataflow), dataflow),
             LATE_FILES.of(late_counts(session, dataflow).total(), dataflow),
             *_of_checkpoint(session, dataflow, now),
             *_of_scrub(session, dataflow, now),

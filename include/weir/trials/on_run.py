@@ -33,7 +33,7 @@ from weir.ledger.code import archive_row, generations_of
 from weir.ledger.database.tables import RunRow
 from weir.ledger.runs import Run, run_by_id
 from weir.ledger.snapshot import run_state
-from weir.ledger.sources import slices_of
+from weir.ledger.sources import splits_of
 from weir.reading.availability import lost_of, require_readable
 from weir.reading.choosing import run_named
 from weir.recovery.inputs import probe_partitions
@@ -250,7 +250,7 @@ class _Described:
         """Return the splits that the run has recorded, else those of now, which are recorded nowhere."""
         if stage.name not in self.splits:
             with services.ledger.transaction() as session:
-                known = slices_of(session, run.id, stage.name)
+                known = splits_of(session, run.id, stage.name)
             if known is not None and len(known) != stage.parallelism:
                 known = None
             if known is None:

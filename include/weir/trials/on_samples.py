@@ -186,7 +186,7 @@ class _Described:
                 if argument not in pipelined
             ),
             outputs=(),
-            slice=None if stage.resolve is None else self._splits(stage)[subtask],
+            split=None if stage.resolve is None else self._splits(stage)[subtask],
             digest=stage.digest,
             keeps_state_of=keeper_of(stage),
         )

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.ledger.checkpoints import newest_checkpoint
-from weir.ledger.clears import clears_owed
+from weir.ledger.clears import pending_clears
 from weir.ledger.database.columns import taken
 from weir.ledger.database.tables import QualityCheckRow, RunRow
 from weir.ledger.deliveries import pending_deliveries
@@ -159,7 +159,7 @@ def _overview(
             dag_ids=dags,
             newest=runs[-1] if runs else None,
             open=tuple(standings),
-            pending_clears=clears_owed(session, name),
+            pending_clears=pending_clears(session, name),
             bytes_at_rest=bytes_at_rest(session, name),
             checkpoint=_checkpoint(session, name, services.now()),
             violated=_violated(session, name),

@@ -31,7 +31,7 @@ from weir.ledger.names import unknown_run, unknown_task
 from weir.ledger.reads import reads_of
 from weir.ledger.results import findings_of
 from weir.ledger.runs import run_if_known, topology_of
-from weir.ledger.sources import all_slices_of, corrections_of, late_of, ranges_of
+from weir.ledger.sources import all_splits_of, corrections_of, late_of, ranges_of
 from weir.recovery.rules.plan import Plan, StepKind
 from weir.recovery.rules.staleness import USUAL_CAUSES
 from weir.recovery.rules.standing import Standing
@@ -112,7 +112,7 @@ class HasNotBegun(Misconfigured):
 def sources_of_task(session: Session, run: str, region: RegionId) -> list[SourceRead]:
     """Return what the sources of a region read, where that is resolved already."""
     row = session.get(RunRow, run)
-    splits = all_slices_of(session, run)
+    splits = all_splits_of(session, run)
     if row is None or row.pinned is None or not splits:
         return []
     stages = topology_of(row.pinned).stages_of(region.name)

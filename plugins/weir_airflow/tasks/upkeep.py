@@ -33,7 +33,7 @@ def deliver_pending_clears(log: Log) -> dict[str, Any]:
         for annotate in (annotate_open_runs, annotate_healed_runs):
             for line in annotate(task_context.services, task_context.airflow):
                 log(line)
-    return {"owed": settled.pending}
+    return {"pending": settled.pending}
 
 
 def release_results(log: Log) -> dict[str, Any]:

@@ -31,7 +31,7 @@ with DAG(
     **ALIKE,
 ) as dag:
     # Before the regions of a long catch-up, which wait for what is cleared.
-    @task(task_id="settle_owed_clears", retries=0, priority_weight=1_000_000, weight_rule="absolute")  # type: ignore[untyped-decorator]
+    @task(task_id="settle_pending_clears", retries=0, priority_weight=1_000_000, weight_rule="absolute")  # type: ignore[untyped-decorator]
     def deliver_pending_clears() -> dict[str, Any]:
         """Deliver pending clears; the next run tries those that remain."""
         from weir_airflow.tasks.upkeep import deliver_pending_clears as deliver  # noqa: PLC0415  imports the ledger

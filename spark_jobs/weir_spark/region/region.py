@@ -260,7 +260,7 @@ class _Execution:
             text, context = _sql(stage, self.imported), self._context(stage)
             return fixed(rows_of_query(_owner(stage), stage.function, text, context, inputs, self.log))
         function = load(stage.function, _owner(stage))
-        given = [self._context(stage), stage.slice][: len(_positional(stage))]
+        given = [self._context(stage), stage.split][: len(_positional(stage))]
         if stage.function.startswith(_OF_WEIR):
             result = function(*given, **inputs)
             _ = result.schema  # Spark Connect would refuse it later, as a plan of another stage
@@ -364,7 +364,7 @@ def _owner(stage: StageToRun) -> str:
 
 
 def _positional(stage: StageToRun) -> tuple[str, ...]:
-    return ("ctx",) if stage.slice is None else ("ctx", "slice")
+    return ("ctx",) if stage.split is None else ("ctx", "split")
 
 
 def _only(inputs: dict[str, DataFrame], stage: StageToRun) -> DataFrame:
@@ -390,7 +390,7 @@ def _reading(stages: Sequence[StageToRun], error: Exception) -> list[StageToRun]
     """Return the sources that were given a file which Spark could not read."""
     path = file_of(error).rpartition("://")[2]
     named = json.dumps(path)[1:-1]
-    return [each for each in stages if each.slice is not None and path and named in json.dumps(each.slice)]
+    return [each for each in stages if each.split is not None and path and named in json.dumps(each.split)]
 
 
 def _used_more_than_once(computed: Sequence[StageToRun]) -> set[str]:

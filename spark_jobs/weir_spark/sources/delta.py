@@ -77,12 +77,12 @@ def _splits(table: DeltaTable, path: str, ctx: ResolveContext, live: list[LiveFi
     return table_splits(files, ctx.parallelism, schema, what, table=path, version=table.version())
 
 
-def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  Weir's name of the argument
+def read(ctx: StageContext, split: dict[str, Any]) -> DataFrame:
     """Read the files of a split with plain Spark."""
     from weir_spark.sources.parquet import read_groups  # noqa: PLC0415  resolvers of this package need no Spark
 
-    what = f"version {slice['version']} of the Delta table {slice['table']}"
-    return read_groups(ctx.spark, slice["schema"], slice["groups"], what)
+    what = f"version {split['version']} of the Delta table {split['table']}"
+    return read_groups(ctx.spark, split["schema"], split["groups"], what)
 
 
 @contextmanager

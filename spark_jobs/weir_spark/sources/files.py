@@ -102,11 +102,11 @@ def _splits(ctx: ResolveContext, pattern: str, marks: Sequence[Mapping[str, Any]
     return [{**split, "files": each, "is_whole": len(each) == len(marks)} for each in divided]
 
 
-def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  Weir's name of the argument
+def read(ctx: StageContext, split: dict[str, Any]) -> DataFrame:
     """Read the files of a split, each of which is as it was when the run listed it."""
     from weir_spark.sources.reading import rows_of  # noqa: PLC0415  resolvers of this package need no Spark
 
-    return rows_of(ctx.spark, {**_UNSAID, **slice}, _unchanged(slice, ctx.connection))
+    return rows_of(ctx.spark, {**_UNSAID, **split}, _unchanged(split, ctx.connection))
 
 
 def _require_bytes(marks: Sequence[Mapping[str, Any]]) -> None:

@@ -103,11 +103,11 @@ def _splits(table: Table, name: str, ctx: ResolveContext) -> list[dict[str, Any]
     )
 
 
-def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  Weir's name of the argument
+def read(ctx: StageContext, split: dict[str, Any]) -> DataFrame:
     """Read the files of a split with plain Spark."""
     from weir_spark.sources.parquet import read_groups  # noqa: PLC0415  resolvers of this package need no Spark
 
-    return read_groups(ctx.spark, slice["schema"], slice["groups"], _what(slice["snapshot"], slice["table"]))
+    return read_groups(ctx.spark, split["schema"], split["groups"], _what(split["snapshot"], split["table"]))
 
 
 def _since(ctx: ResolveContext) -> str:

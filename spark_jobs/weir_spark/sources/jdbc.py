@@ -56,20 +56,20 @@ def resolve(ctx: ResolveContext) -> list[dict[str, Any]]:
     return [{"reads": what, "conn_id": given["conn_id"], "query": query, **more}]
 
 
-def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  Weir's name of the argument
+def read(ctx: StageContext, split: dict[str, Any]) -> DataFrame:
     """Have Spark read the table or query. Raises Misconfigured where its driver is missing, or access is refused."""
     from weir_spark.files.failures import trace_of  # noqa: PLC0415  resolvers of this package need no Spark
 
-    connection = ctx.connection(slice["conn_id"])
-    query = single_query("jdbc_source", slice["query"], is_any_dialect=True)
-    driver = slice.get("driver") or str(connection.extra.get("driver_class") or "")
+    connection = ctx.connection(split["conn_id"])
+    query = single_query("jdbc_source", split["query"], is_any_dialect=True)
+    driver = split.get("driver") or str(connection.extra.get("driver_class") or "")
     options = {
         "url": _url(connection),
         "query" if _QUERY.match(query) else "dbtable": query,
         "user": connection.login,
         "password": connection.password,
         "driver": driver,
-        **slice.get("reader", {}),
+        **split.get("reader", {}),
     }
     rows = ctx.spark.read.format("jdbc").options(**{key: each for key, each in options.items() if each})
     try:

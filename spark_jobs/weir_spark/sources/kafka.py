@@ -57,10 +57,10 @@ def _resolved(ctx: ResolveContext, cluster: Cluster, topic: Topic) -> Resolved |
     return Resolved(_splits(ctx, position), position)
 
 
-def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  Weir's name of the argument
+def read(ctx: StageContext, split: dict[str, Any]) -> DataFrame:
     """Load the records into Parquet files and have Spark read these. Raises Misconfigured or Retryable."""
-    paths = load(ctx.connection(slice["conn_id"]), slice, ctx.create_file)
-    return ctx.spark.read.schema(_columns(slice)).options(**WHOLE).parquet(*paths)
+    paths = load(ctx.connection(split["conn_id"]), split, ctx.create_file)
+    return ctx.spark.read.schema(_columns(split)).options(**WHOLE).parquet(*paths)
 
 
 def load(connection: Connection, split: Mapping[str, Any], create_file: Callable[[str, bytes], str]) -> list[str]:

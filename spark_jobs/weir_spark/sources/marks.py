@@ -23,7 +23,7 @@ WHERE_CHANGED = (
 def file_mark(path: str | Path, hashed_bytes: int = HASHED_BYTES) -> dict[str, Any]:
     """Describe a local file so that a change shows later: path, size, and SHA-256 or (above 64 MiB) modification time.
 
-    Put marks into the slices of a resolver, and call `unchanged` in the source. Raises FileNotFoundError.
+    Put marks into the splits of a resolver, and call `unchanged` in the source. Raises FileNotFoundError.
     """
     file = Path(path).absolute()
     size = file.stat().st_size

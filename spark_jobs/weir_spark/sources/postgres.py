@@ -135,14 +135,14 @@ def _oldest_open(cursor: Any, conn_id: str, query: str, mark: str) -> int:
     return int(cursor.fetchone()[0])
 
 
-def read(ctx: StageContext, slice: dict[str, Any]) -> DataFrame:  # noqa: A002  Weir's name of the argument
+def read(ctx: StageContext, split: dict[str, Any]) -> DataFrame:
     """Load the rows into Parquet files and have Spark read these. Raises Misconfigured or Retryable."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
     from weir_spark.results.digest import quoted  # noqa: PLC0415
 
-    columns, paths = load(ctx.connection(slice["conn_id"]), slice, ctx.create_file)
+    columns, paths = load(ctx.connection(split["conn_id"]), split, ctx.create_file)
     fields = [{"name": each.name, "type": _stored(each), "nullable": True, "metadata": {}} for each in columns]
     rows = (
         ctx.spark.read.schema(StructType.fromJson({"type": "struct", "fields": fields}))

@@ -114,7 +114,7 @@ _NAMES: Final = {
     ("lease", "result"): _RESULT.format("lease.result"),
     ("result_event", "result"): _RESULT.format("result_event.result"),
     ("run", "closed_result"): _RESULT.format("run.closed_result"),
-    ("owed_clear", "failover"): "(SELECT cause || attempt || region FROM failover WHERE failover.id = failover)",
+    ("pending_clear", "failover"): "(SELECT cause || attempt || region FROM failover WHERE failover.id = failover)",
     ("failover", "incident"): "(failover.incident IS NULL)",
 }
 

@@ -286,22 +286,22 @@ class LedgerView:
             self._valid, self._behind = {}, dict(self._stages_of_several_codes())
 
     def _read_others(self) -> None:
-        clears = {row.id: row for row in map(Clear._make, self._rows(Clear, "owed_clear"))}
+        clears = {row.id: row for row in map(Clear._make, self._rows(Clear, "pending_clear"))}
         self.new_clears = [row for row in clears.values() if row.id not in self.clears]
         self.newly_settled = [row for row in self.pending_clears() if clears.get(row.id, row).settled_at is not None]
         self.clears = clears
         last = max(self.failovers, default=0)
         self.new_failovers = list(map(Failover._make, self._rows(Failover, "failover", f"WHERE id > {last}")))
         self.failovers |= {row.id: row for row in self.new_failovers}
-        slices = self._connection.execute("SELECT run, stage, slices, position, base FROM source_slice").fetchall()
-        self.recorded = {(run, stage): json.loads(found) for run, stage, found, _, _ in slices}
+        splits = self._connection.execute("SELECT run, stage, splits, position, base FROM source_split").fetchall()
+        self.recorded = {(run, stage): json.loads(found) for run, stage, found, _, _ in splits}
         self.splits = {
             key: [*map(files_of, found)]
             for key, found in self.recorded.items()
             if found and isinstance(found[0], list | dict)
         }
         self.ends = {
-            (run, stage): (json.loads(position)["value"], base) for run, stage, _, position, base in slices if position
+            (run, stage): (json.loads(position)["value"], base) for run, stage, _, position, base in splits if position
         }
         leases = {row.id: row for row in map(Lease._make, self._rows(Lease, "lease"))}
         self.new_leases = [row for row in leases.values() if (row.holder, row.result) not in self._leased]

@@ -34,7 +34,7 @@ from weir.errors import Misconfigured
 
 def flights(**changes):
     stages = [
-        source("flights", "p:flights", resolve="p:slices", parallelism=3),
+        source("flights", "p:flights", resolve="p:splits", parallelism=3),
         Stage(
             "clean",
             "p:clean",

@@ -9,7 +9,7 @@ from tests.weir.small_dataflow import World, ladder
 
 from weir.upkeep import RESULTS, scrub_everywhere, settle_everywhere, sweep_everywhere
 
-TABLES = "result|attempt|consumption|result_event|owed_clear"
+TABLES = "result|attempt|consumption|result_event|pending_clear"
 """The tables that grow with each try."""
 
 

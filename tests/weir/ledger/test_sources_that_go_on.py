@@ -14,7 +14,7 @@ from weir.dataflow.stage import ResolveContext
 from weir.errors import Misconfigured, Retryable, SuppressRestarts
 from weir.formats.paths import positions_folder
 from weir.ledger.database.tables import RunRow
-from weir.ledger.sources import range_of, slices_of
+from weir.ledger.sources import range_of, splits_of
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
 from weir.recovery.resolving import resolve
@@ -79,7 +79,7 @@ def fail(world, task_id=None):
 
 def read(world, number, name="numbers"):
     with world.ledger.transaction() as session:
-        found = slices_of(session, f"ladder@{epoch(number)}", name)
+        found = splits_of(session, f"ladder@{epoch(number)}", name)
     return None if found is None else sorted(item for split in found for item in split)
 
 
@@ -168,7 +168,7 @@ def test_an_adopted_run_divides_the_same_range_among_its_new_subtasks(world, the
     world.airflow.clear_run_by_hand(first)
     world.airflow.run_until_quiet()
     with world.ledger.transaction() as session:
-        assert slices_of(session, f"ladder@{epoch(1)}", "numbers") == [[0, 2], [1]]
+        assert splits_of(session, f"ladder@{epoch(1)}", "numbers") == [[0, 2], [1]]
     assert there["asked"][-1].recorded == Resolved([[0, 1, 2]], {"items": 3})
     assert world.airflow.state_of(first) == "success"
 

@@ -12,7 +12,7 @@ from tests.weir.small_dataflow import World, ladder
 
 from weir.coordination.services import Services
 from weir.errors import Fenced, Misconfigured, Retryable
-from weir.ledger.database.tables import AttemptRow, ConsumptionRow, PublicationRow, ResultRow, RunRow, SourceSliceRow
+from weir.ledger.database.tables import AttemptRow, ConsumptionRow, PublicationRow, ResultRow, RunRow, SourceSplitRow
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
 from weir.store.catalogue import published
@@ -306,13 +306,13 @@ def test_slices_are_known_again_from_the_manifests(tmp_path):
     world.airflow.run_until_quiet()
     assert set(world.airflow.states().values()) == {"success"}
     with world.ledger.transaction() as session:
-        before = session.scalar(select(SourceSliceRow.slices))
+        before = session.scalar(select(SourceSplitRow.splits))
     assert before == ["2013-01-01/0", "2013-01-01/1"]
     world.lose_ledger()
     [built] = rebuild(world.services)
     assert built.runs[0].notes == ()
     with world.ledger.transaction() as session:
-        assert session.scalar(select(SourceSliceRow.slices)) == before
+        assert session.scalar(select(SourceSplitRow.splits)) == before
     assert run == "scheduled__2013-01-01"
 
     [manifest] = (tmp_path / "store").glob("*/*/clean/*/1/*/manifest.json")
@@ -328,7 +328,7 @@ def sliced():
     return Dataflow(
         "sliced",
         [
-            source("raw", "pipelines.x:raw", parallelism=2, resolve="weir.testing.fakes.engine:slices_by_day"),
+            source("raw", "pipelines.x:raw", parallelism=2, resolve="weir.testing.fakes.engine:splits_by_day"),
             Stage("clean", "pipelines.x:clean", [pipelined("raw")], parallelism=2),
             Stage("all", "pipelines.x:all", [blocking("clean")]),
             sink("all", "out"),

@@ -19,7 +19,7 @@ from weir.formats.paths import manifest_path
 from weir.ledger.database.outbox_tables import NotificationRow
 from weir.ledger.database.tables import FailoverRow, ResultRow, RunRow
 from weir.ledger.publications import published_versions
-from weir.ledger.sources import late_of, slices_of
+from weir.ledger.sources import late_of, splits_of
 from weir.rebuild.rebuild import rebuild
 from weir.recovery import late_files
 from weir.recovery.adopt import adopt
@@ -91,7 +91,7 @@ def look(world):
 
 def read(world, number):
     with world.ledger.transaction() as session:
-        splits = slices_of(session, of(number), "rows")
+        splits = splits_of(session, of(number), "rows")
     return sorted(each["path"].rpartition("/")[2] for split in splits for each in split["files"])
 
 
@@ -243,7 +243,7 @@ def test_of_two_upkeeps_one_corrects(world, landing, monkeypatch):
     assert (failovers(world), executed(world, run)["rows[0]"]) == (["late files"], 2)
 
 
-@pytest.mark.parametrize("step", [pytest.param("correct_slices", marks=pytest.mark.soak), "apply_plan", "write_record"])
+@pytest.mark.parametrize("step", [pytest.param("correct_splits", marks=pytest.mark.soak), "apply_plan", "write_record"])
 def test_an_upkeep_that_is_killed_is_taken_up(world, landing, monkeypatch, step):
     run = first_day(world, landing)
     arrives(landing, 1, "late")
@@ -310,7 +310,7 @@ def test_a_ledger_that_has_lost_the_correction_mixes_no_results(tmp_path, landin
     )
     with world.ledger.transaction() as session:
         folders = session.scalars(select(ResultRow.folder).where(ResultRow.stage == "rows", ResultRow.is_current)).all()
-        splits = slices_of(session, of(1), "rows")
+        splits = splits_of(session, of(1), "rows")
     manifests = [from_json(Manifest, world.store.read(manifest_path(folder))) for folder in folders]
     assert [each.resolved["rows"] for each in manifests] == [splits_fingerprint(splits)] * 2
 
@@ -384,7 +384,7 @@ def test_what_a_table_that_only_grows_has_is_not_corrected(world, landing, tmp_p
     message = Message("recovery.correction_of_append", run=of(1), sink=appended, published=of(1))
     assert {source: each.held_back for source, each in found.items()} == {held: message}
     with world.ledger.transaction() as session:
-        assert [len(slices_of(session, of(1), each)[0]["files"]) for each in (held, corrected)] == [1, 2]
+        assert [len(splits_of(session, of(1), each)[0]["files"]) for each in (held, corrected)] == [1, 2]
 
 
 def test_an_epoch_whose_state_before_was_released_is_not_corrected(world, landing):

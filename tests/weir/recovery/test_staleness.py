@@ -7,7 +7,7 @@ import pytest
 from tests.weir.recovery.test_decision import named, topology, whole_run
 
 from weir.execution.run_state import AttemptState, coming_result
-from weir.recovery.rules.staleness import behind_their_siblings, stale_consumers
+from weir.recovery.rules.staleness import older_than_siblings, stale_consumers
 
 READERS = ("report-out[0]",)
 """What reads `totals`."""
@@ -68,6 +68,6 @@ def test_what_an_earlier_change_has_restarted_is_due_again_for_the_next_one():
 )
 def test_a_subtask_of_older_code_is_due_unless_its_attempt_is_to_end(state, is_due):
     run = changed(whole_run(topology()), number=7, versions=frozenset({"newer"}), code="newer", generation=2)
-    found = behind_their_siblings(with_region(run, "totals[1]", newest_state=state))
+    found = older_than_siblings(with_region(run, "totals[1]", newest_state=state))
     assert {str(each) for each in found} == ({"totals[1]"} if is_due else set())
-    assert not behind_their_siblings(with_region(run, "totals[1]", newest_state=state, newest_result=7))
+    assert not older_than_siblings(with_region(run, "totals[1]", newest_state=state, newest_result=7))

@@ -171,7 +171,7 @@ def test_a_wait_tells_since_when_and_how_the_awaited_run_stands_to_the_end_of_th
     stopped = facts(task(A, "failed"), task(CLOSE, "upstream_failed"))
     later = NOON + timedelta(minutes=5)
     found = standings([stopped, waiting(2, 1), waiting(3, 2, later)])[RunId("flow@3")]
-    assert (found.stand, found.since, found.behind.run) == (Stand.WAITING, later, "flow@2")
+    assert (found.stand, found.since, found.waits_for.run) == (Stand.WAITING, later, "flow@2")
     assert (found.root.run, found.root.stand) == ("flow@1", Stand.STOPPED)
     assert found.to_json()["command"] == found.root.command
     assert f"{found}".endswith(f"Next: {found.root.command}")
@@ -188,7 +188,7 @@ def test_a_closing_task_waits_for_the_run_before_or_for_a_target():
     closing = task(CLOSE, "deferred", AttemptState.WAITING)
     before = facts(task(A, "failed"), task(CLOSE, "upstream_failed"))
     ordered = facts(task(A, "success", **DONE), closing, day=2, close_awaits=RunId("flow@1"))
-    assert standings([before, ordered])[RunId("flow@2")].behind.run == "flow@1"
+    assert standings([before, ordered])[RunId("flow@2")].waits_for.run == "flow@1"
     away = of(task(A, "success", **DONE), replace(closing, error="lake does not answer"))
     assert away.stand is Stand.WAITING
     assert "lake does not answer" in away.reason

@@ -180,7 +180,7 @@ def test_connections_of_sources_reach_a_driver_in_client_mode_by_its_environment
 
     from weir_airflow.engines.engines import engine_for
 
-    reading = replace(job.stages[0], slice={"conn_id": "shop", "query": "select 1"})
+    reading = replace(job.stages[0], split={"conn_id": "shop", "query": "select 1"})
     submitted = replace(job, stages=(reading,))
     told = spark_submit(writes(store, job.report))
     extra = json.dumps({"deploy-mode": mode, "credential-provider": "jceks://hdfs/user/weir/weir.jceks"})

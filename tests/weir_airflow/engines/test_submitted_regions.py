@@ -261,7 +261,7 @@ def awkward(store, modules, tmp_path):
         names = ("small", "large", "refused")
         stages += [jobs.stage(name, f"submitted_pipeline:{name}", jobs.output(name)) for name in names]
         stages += [
-            jobs.stage(name, function, jobs.output(name), is_source=True, slice=split)
+            jobs.stage(name, function, jobs.output(name), is_source=True, split=split)
             for name, (function, split) in sources.items()
         ]
         settings = {"spark.sql.shuffle.partitions": "3"}
@@ -422,7 +422,7 @@ def test_a_driver_reads_the_records_of_a_topic_that_a_server_reads(server, modul
     (split,) = load(events.resolve, "events")(context_of(events, broker)).splits
     jobs, look_ups, digests = Jobs(store), LookUps(looked_up(broker), {}.__getitem__), []
     for place in ({"conn_type": "spark", "host": "local[2]"}, server.connection):
-        stage = jobs.stage("events", events.function, jobs.output("events"), is_source=True, slice=split)
+        stage = jobs.stage("events", events.function, jobs.output("events"), is_source=True, split=split)
         job = jobs.region(stage)
         store.create(f"{job.folder}/job.json", to_json(job))
         engine_for(Connection(conn_id="spark", **place), store, {}, look_ups).run(job, str(uuid.uuid4()), print)

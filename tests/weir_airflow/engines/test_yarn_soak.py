@@ -49,7 +49,7 @@ def sums(ctx):
     return gated.groupBy("k").agg(F.sum("v").alias("total"))
 
 
-def entrusted(ctx, slice):
+def entrusted(ctx, split):
     password = ctx.connection("bank").password
     print("told its password")
     return ctx.spark.createDataFrame([(hashlib.sha256(password.encode()).hexdigest(),)], "digest STRING").crossJoin(
@@ -69,7 +69,7 @@ def store(cluster):
 class Region:
     """One attempt, in a thread; its rows wait at a gate until the test opens it. `said` is what its task said."""
 
-    def __init__(self, store, folder, function="sums", look_ups=None, slice_=None, **connection):
+    def __init__(self, store, folder, function="sums", look_ups=None, split_=None, **connection):
         from airflow.sdk import Connection
 
         from weir_airflow.engines.engines import engine_for
@@ -79,7 +79,7 @@ class Region:
         self.store, self.said, self.errors = store, [], []
         jobs = Jobs(store)
         output = jobs.output(function)
-        more = {} if slice_ is None else {"is_source": True, "slice": slice_}
+        more = {} if split_ is None else {"is_source": True, "split": split_}
         stage = jobs.stage(function, f"yarn_pipeline:{function}", output, **more)
         self.job = jobs.region(stage, parameters={"gate": str(self.gate)})
         store.create(f"{self.job.folder}/job.json", to_json(self.job))
@@ -305,7 +305,7 @@ def test_a_connect_server_on_yarn_outlives_its_executors_and_its_own_end_is_the_
 
 SECRET = "opens-sesame-7f3"
 LOOK_UPS = LookUps(lambda _: WeirConnection(id="bank", kind="http", login="me", password=SECRET), {}.__getitem__)
-SLICE = {"conn_id": "bank", "query": "select 1"}
+SPLIT = {"conn_id": "bank", "query": "select 1"}
 
 
 def places_with(secret, cluster, region):
@@ -342,7 +342,7 @@ def way(request, cluster):
 
 
 def test_secrets_of_a_driver_are_in_no_file_log_page_or_environment(at_the_gate, cluster, way):
-    region = at_the_gate(function="entrusted", look_ups=LOOK_UPS, slice_=SLICE, extra={"deploy-mode": "cluster", **way})
+    region = at_the_gate(function="entrusted", look_ups=LOOK_UPS, split_=SPLIT, extra={"deploy-mode": "cluster", **way})
     assert places_with(SECRET, cluster, region) == []
     region.open()
     assert region.rows() == [(hashlib.sha256(SECRET.encode()).hexdigest(), sum(3 * number for number in range(4000)))]
@@ -364,7 +364,7 @@ def test_secrets_without_a_way_are_refused_before_anything_is_submitted(start, c
     before = len(cluster.applications())
     store = Store.open(str(tmp_path / "local store"))
     store.initialise()
-    region = Region(store, tmp_path, "entrusted", LOOK_UPS, SLICE, options={})
+    region = Region(store, tmp_path, "entrusted", LOOK_UPS, SPLIT, options={})
     region.thread.start()
     error = region.error()
     assert isinstance(error, Misconfigured)

@@ -62,7 +62,7 @@ def resolve(ctx):
     assert [each.isoformat()[10:] for each in ctx.local_interval] == ["T00:00:00+05:30"] * 2
     return list(range(ctx.parallelism))
 
-def numbers(ctx, slice):
+def numbers(ctx, split):
     bank, token = ctx.connection("bank"), ctx.variable("bank_token")
     noted("numbers")
     if f"{ctx.local_interval[0]:%Y-%m-%d}" == "2013-01-01":
@@ -70,7 +70,7 @@ def numbers(ctx, slice):
         forms = [quote(password, safe=""), json.dumps(json.dumps(password)), repr(password), basic, basic.rstrip("=")]
         print("forms", *forms)
         raise LookupError(f"{bank.login} may not: {password} {token} {bank.extra['api_key']} {forms}")
-    return ctx.spark.range(slice, 10, 2).selectExpr("id AS k", f"length('{token}') AS n")
+    return ctx.spark.range(split, 10, 2).selectExpr("id AS k", f"length('{token}') AS n")
 """
 QUERY = """SELECT k, n, {{ ctx.epoch }} AS epoch, {{ ctx.local_interval[0].date }} AS day
 FROM numbers WHERE k < {{ ctx.parameters.least }}"""

@@ -62,7 +62,7 @@ def jobs_of(jobs, module, tmp_path):
     names = ("misses", "calls_udf", "divides", "divides_in_text", "is_helped")
     return {
         **{name: of(name) for name in names},
-        "divides of files": of("divides", "weir_spark.sources.files:read", slice=split),
+        "divides of files": of("divides", "weir_spark.sources.files:read", split=split),
     }
 
 

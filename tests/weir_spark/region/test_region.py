@@ -93,10 +93,10 @@ def test_a_blocking_input_is_read_by_the_key_groups_of_the_subtask(run, jobs, pi
 def test_a_stage_knows_its_epoch_interval_subtask_parallelism_and_parameters(run, jobs, pipeline, spark) -> None:
     module = pipeline(
         textwrap.dedent("""
-        def seen(ctx, slice):
+        def seen(ctx, split):
             times = [str(each) for each in ctx.interval]
             found = [ctx.epoch, *times, ctx.subtask, ctx.parallelism, ctx.parameters["a"]]
-            return ctx.spark.createDataFrame([(str(found), slice["airport"])], "found string, airport string")
+            return ctx.spark.createDataFrame([(str(found), split["airport"])], "found string, airport string")
         """)
     )
     stage = jobs.stage(
@@ -106,7 +106,7 @@ def test_a_stage_knows_its_epoch_interval_subtask_parallelism_and_parameters(run
         is_source=True,
         subtask=1,
         parallelism=3,
-        slice={"airport": "JFK"},
+        split={"airport": "JFK"},
     )
     report = run(jobs.region(stage, parameters={"a": [1, 2]}))
     (row,) = read_input(spark, jobs.read("seen", *report.outputs)).collect()
@@ -225,7 +225,7 @@ def test_a_line_that_a_source_refuses_is_told_with_its_number_column_and_value(r
     ):
         given = files_source("in", f"{tmp_path}/in.csv", format="csv", schema=schema, reader={"header": "true"})
         (split,) = resolved(given)
-        stage = replace(jobs.stage("in", given.function, jobs.output("in")), slice=split)
+        stage = replace(jobs.stage("in", given.function, jobs.output("in")), split=split)
         with pytest.raises(PySparkException) as error:
             run(jobs.region(stage))
         told = translate(error.value, "in", "sc://x", is_server_alive=True)

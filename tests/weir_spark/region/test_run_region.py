@@ -99,7 +99,7 @@ def test_a_version_that_is_gone_is_named_in_a_session_of_its_own_too(ends_in_dri
     schema = {"type": "struct", "fields": [{"name": "v", "type": "long", "nullable": True, "metadata": {}}]}
     files = [{"values": {}, "files": [f"file://{tmp_path}/gone.parquet"]}]
     split = {"table": "/lake/orders", "version": 3, "schema": schema, "groups": files}
-    stage = jobs.stage("orders", "weir_spark.sources.delta:read", jobs.output("orders"), is_source=True, slice=split)
+    stage = jobs.stage("orders", "weir_spark.sources.delta:read", jobs.output("orders"), is_source=True, split=split)
     (failure,) = ends_in_driver(jobs.region(stage))
     assert failure.error == "Misconfigured"
     assert "version 3 of the Delta table /lake/orders cannot be read any more" in failure.message

@@ -41,8 +41,8 @@ from pyspark.sql import functions as F
 def of_day(ctx):
     return [ctx.epoch]
 
-def flights(ctx, slice):
-    assert slice == ctx.epoch
+def flights(ctx, split):
+    assert split == ctx.epoch
     return ctx.spark.range(20).select(F.concat(F.lit("t"), F.col("id") % 5).alias("tail"), "id")
 
 def clean(ctx, flights):

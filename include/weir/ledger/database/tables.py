@@ -278,13 +278,13 @@ class ConsumptionRow(Table):
     read_set: Mapped[str] = mapped_column(ForeignKey("read_set.id"))
 
 
-class SourceSliceRow(Table):
+class SourceSplitRow(Table):
     """The splits of a source in a run (`RecordedRange`), the bytes of copies by subtask, and what is `late`."""
 
-    __tablename__ = "source_slice"
+    __tablename__ = "source_split"
     run: Mapped[str] = mapped_column(ForeignKey("run.id"), primary_key=True)
     stage: Mapped[str] = mapped_column(String(60), primary_key=True)
-    slices: Mapped[list[Any]]
+    splits: Mapped[list[Any]]
     attempt: Mapped[str] = mapped_column(String(40))
     resolved_at: Mapped[datetime]
     position: Mapped[dict[str, Any] | None]
@@ -327,11 +327,11 @@ class PendingClearRow(Table):
     `newest_result` the highest number of a result when it was decided.
     """
 
-    __tablename__ = "owed_clear"
+    __tablename__ = "pending_clear"
     __table_args__ = (
-        Index("owed_of_region", "run", "region", "subtask"),
-        Index("owed_of_failover", "failover"),
-        Index("owed_now", "settled_at", "dataflow"),
+        Index("pending_of_region", "run", "region", "subtask"),
+        Index("pending_of_failover", "failover"),
+        Index("pending_now", "settled_at", "dataflow"),
     )
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     dataflow: Mapped[str] = mapped_column(String(60))

@@ -160,7 +160,7 @@ class _Walk:
     def _producers_to_rerun(
         self, group: tuple[PartitionId, ...], reader: RegionId | None, *, is_probed: bool
     ) -> Iterator[RegionId]:
-        for partition in self._state.with_siblings_behind(group):
+        for partition in self._state.with_older_siblings(group):
             producer = self._state.producer(partition)
             if producer in self.found.causes:
                 continue

@@ -69,7 +69,7 @@ class _Found:
 
     back: Backtracked
     rerun: dict[RegionId, str]
-    behind: Affected
+    downstream: Affected
     possible: dict[RegionId, Lost] = field(default_factory=dict)
     missing: dict[RegionId, Lost] = field(default_factory=dict)
     """By region that may run again: a state that it needs, and that is expired."""
@@ -137,28 +137,28 @@ def _closure(state: RunState, failure: Failure, readers: Readers) -> _Found | Ne
         rerun = _certain(state, failure, back)
         restarted = rerun.keys() | {each for each in (failure.failed,) if each not in (None, CLOSE)}
         siblings = {} if failure.code is RepairCode.AS_IT_WAS else _siblings(state, readers, {*rerun, *also})
-        behind = (
+        downstream = (
             affected(state, restarted, readers, possible.keys() | siblings.keys())
             if clears_consumers(state.topology)
             else Affected()
         )
         rerun |= {
             each: f"{producer} runs again, and what reads it always restarts with it"
-            for each, producer in behind.always.items()
+            for each, producer in downstream.always.items()
             if each != failure.failed
         }
         more = {each for each in rerun.keys() - back.causes.keys() - also if readers.is_known(each)}
         if more:
             also |= more
             continue
-        perhaps = _perhaps(state, failure, [*behind.maybe, *siblings], readers)
+        perhaps = _perhaps(state, failure, [*downstream.maybe, *siblings], readers)
         if perhaps.unknown and failure.occasion is Occasion.QUESTION:
             return NeedsProbe(frozenset(perhaps.unknown))
         new = perhaps.causes.keys() - rerun.keys() - back.causes.keys() - possible.keys() - {failure.failed}
         new = {each for each in new if not state.is_coming(each)}
         if not new:
             missing = {each.reader: each for each in perhaps.expired.values() if each.reader is not None}
-            return _Found(back, rerun, behind, possible, missing, siblings)
+            return _Found(back, rerun, downstream, possible, missing, siblings)
         possible |= {each: perhaps.causes[each] for each in new}
 
 
@@ -244,7 +244,7 @@ def _regions(state: RunState, found: _Found) -> tuple[RegionId, ...]:
     """Return all regions of the run, affected regions of other runs, and the closing task if it has begun."""
     own = state.region_ids()
     closing = (CLOSE,) if state.region(CLOSE).newest_try else ()
-    named = (*found.rerun, *found.back.causes, *found.back.suspended, *found.behind.maybe, *found.possible)
+    named = (*found.rerun, *found.back.causes, *found.back.suspended, *found.downstream.maybe, *found.possible)
     others = {each for each in named if not each.is_of_own_run}
     earlier = sorted(each for each in others if each.run < state.run)
     return (*earlier, *own, *closing, *sorted(others - set(earlier)))
@@ -294,8 +294,8 @@ def _progress(known: RegionState) -> str:
 def _conditions(found: _Found, region: RegionId) -> tuple[list[str], tuple[RegionId, ...]]:
     """Describe the conditions under which a region runs again, and return the regions that it depends on."""
     changing: tuple[RegionId, ...] = ()
-    if region in found.behind.maybe:
-        changing = found.behind.depends_on(region)
+    if region in found.downstream.maybe:
+        changing = found.downstream.depends_on(region)
     elif region in found.back.suspended:
         changing = tuple(sorted(found.back.suspended[region]))
     reasons = [f"if the digest of {_named(changing)} changes"] if changing else []

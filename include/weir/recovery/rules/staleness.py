@@ -62,15 +62,15 @@ def stale_consumers(state: RunState) -> dict[RegionId, str]:
     return found
 
 
-def behind_their_siblings(state: RunState) -> dict[RegionId, str]:
+def older_than_siblings(state: RunState) -> dict[RegionId, str]:
     """Return the regions whose results older code has made than the newest of their stage, which makes other ones.
 
     One with an unended attempt needs no clear: it commits with the newer code, or gets Conflict and begins again.
     """
     found: dict[RegionId, str] = {}
-    for newest, behind in state.stages_of_two_codes():
+    for newest, older in state.stages_of_two_codes():
         version = short(newest.version)
-        for region in map(state.producer, behind):
+        for region in map(state.producer, older):
             known = state.region(region)
             if newest.result > known.newest_result and not known.is_unended:
                 found[region] = (

@@ -161,14 +161,14 @@ class Standing:
     since: datetime | None = None
     command: str = ""
     was_published: bool = False
-    behind: Standing | None = None
+    waits_for: Standing | None = None
     stopped: tuple[TaskFacts, ...] = ()
     cleared: tuple[TaskFacts, ...] = ()
 
     @property
     def root(self) -> Standing:
         """The standing of the run that all others in the chain wait for."""
-        return self if self.behind is None else self.behind.root
+        return self if self.waits_for is None else self.waits_for.root
 
     @property
     def restarted(self) -> tuple[TaskFacts, ...]:
@@ -196,7 +196,7 @@ class Standing:
 
     def beside(self, told: Collection[RunId]) -> str:
         """Say it in a list in which the runs `told` have lines of their own."""
-        if self.behind is None or self.root.run not in told:
+        if self.waits_for is None or self.root.run not in told:
             return str(self)
         return f"{self.sentence}.{self._through()}"
 
@@ -207,12 +207,12 @@ class Standing:
     def _of_others(self) -> str:
         """Say how the runs stand that this one waits for, and what to do."""
         root = self.root
-        last = "" if self.behind is None else f" {root.sentence}."
+        last = "" if self.waits_for is None else f" {root.sentence}."
         return f"{self._through()}{last}" + (f" Next: {root.command}" if root.command else "")
 
     def _through(self) -> str:
         root = self.root
-        return "" if self.behind in (None, root) else f" That one waits, too, in the end for {root.run}."
+        return "" if self.waits_for in (None, root) else f" That one waits, too, in the end for {root.run}."
 
     def to_json(self) -> dict[str, Any]:
         """Return it as the commands print it (docs/plan.md)."""
@@ -224,7 +224,7 @@ class Standing:
             "command": self.root.command,
             "stopped": [str(each.region) for each in self.stopped],
             "cleared": [str(each.region) for each in self.cleared],
-            "waits_for": None if self.behind is None else self.behind.to_json(),
+            "waits_for": None if self.waits_for is None else self.waits_for.to_json(),
         }
 
 
@@ -432,8 +432,8 @@ def _waiting(facts: EpochFacts, known: Mapping[RunId, Standing]) -> Standing | N
     waits = sorted(_waits(facts), key=lambda each: each.order(known))
     if waits:
         first = waits[0]
-        behind = known.get(RunId(first.run)) if first.run else None
-        return _of(facts, Stand.WAITING, first.reason, first.since, behind=behind)
+        waits_for = known.get(RunId(first.run)) if first.run else None
+        return _of(facts, Stand.WAITING, first.reason, first.since, waits_for=waits_for)
     cleared = [each for each in facts.tasks if each.is_to_be_cleared]
     if not cleared:
         return None
@@ -449,8 +449,8 @@ class _Wait:
 
     def order(self, known: Mapping[RunId, Standing]) -> tuple[bool, bool, str]:
         """Those come first that wait for what is stopped."""
-        behind = known.get(RunId(self.run)) if self.run else None
-        is_stopped = behind is not None and behind.root.stand is Stand.STOPPED
+        waits_for = known.get(RunId(self.run)) if self.run else None
+        is_stopped = waits_for is not None and waits_for.root.stand is Stand.STOPPED
         return not is_stopped, not self.run, self.reason
 
 

@@ -130,7 +130,7 @@ class FakeEngine:
             for stage in job.stages
             for output in stage.outputs
         )
-        behind = tuple(each.name for each in job.stages if each.name in resumed & needed)
+        resumed_here = tuple(each.name for each in job.stages if each.name in resumed & needed)
         checks = (*found, *stage_reports(job, outputs, contents, self.violated))
         return RegionReport(
             attempt=job.attempt,
@@ -138,7 +138,7 @@ class FakeEngine:
             code=code,
             session={},
             metrics={"compute": 0.0},
-            resumed=behind,
+            resumed=resumed_here,
             checks=checks,
         )
 
@@ -259,8 +259,8 @@ class FakeEngine:
         read = [contents[name] for name in stage.pipelined.values()]
         read += [self._read(file) for each in stage.inputs for file in _files(each)]
         nature = [stage.name, stage.subtask, self._world.get(stage.name)]
-        if stage.slice is not None:
-            nature.append(stage.slice)
+        if stage.split is not None:
+            nature.append(stage.split)
         if self._edits.get(stage.name):
             nature.append(self._edits[stage.name])
         own = "" if stage.function == "" else json.dumps(nature)
@@ -324,7 +324,7 @@ def _needed(job: RegionJob, resumed: Set[str]) -> set[str]:
     return needed
 
 
-def slices_by_day(context: ResolveContext) -> list[str]:
+def splits_by_day(context: ResolveContext) -> list[str]:
     """Resolve a source: each subtask reads its part of the interval's first day."""
     return [f"{context.interval[0]:%Y-%m-%d}/{subtask}" for subtask in range(context.parallelism)]
 

@@ -19,7 +19,7 @@ from weir.formats.checkpoint import Checkpoint
 from weir.formats.codec import from_json
 from weir.formats.paths import checkpoint_path
 from weir.ledger.database.tables import AttemptRow
-from weir.ledger.sources import slices_of
+from weir.ledger.sources import splits_of
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
 from weir.recovery.questions import Question, apply_answer, ask
@@ -102,7 +102,7 @@ def day(world, number):
 
 def versions(world, number=1):
     with world.ledger.transaction() as session:
-        return [each["version"] for each in slices_of(session, f"ladder@{epoch(number)}", "orders")]
+        return [each["version"] for each in splits_of(session, f"ladder@{epoch(number)}", "orders")]
 
 
 def codes(world):
