@@ -299,9 +299,9 @@ def test_a_ledger_that_was_lost_catches_up_and_does_not_mix_two_topologies(green
     assert set(green.airflow.states().values()) == {"success"}
 
 
-def test_slices_are_known_again_from_the_manifests(tmp_path):
+def test_splits_are_known_again_from_the_manifests(tmp_path):
     (tmp_path / "store").mkdir()
-    world = World(tmp_path, sliced())
+    world = World(tmp_path, with_splits())
     world.folder, run = tmp_path, world.airflow.dag_run()
     world.airflow.run_until_quiet()
     assert set(world.airflow.states().values()) == {"success"}
@@ -322,11 +322,11 @@ def test_slices_are_known_again_from_the_manifests(tmp_path):
     assert any("source raw read is not known" in note for note in built.runs[0].notes)
 
 
-def sliced():
+def with_splits():
     from weir.dataflow import Dataflow, Stage, blocking, pipelined, sink, source
 
     return Dataflow(
-        "sliced",
+        "with_splits",
         [
             source("raw", "pipelines.x:raw", parallelism=2, resolve="weir.testing.fakes.engine:splits_by_day"),
             Stage("clean", "pipelines.x:clean", [pipelined("raw")], parallelism=2),
