@@ -119,6 +119,7 @@ class SimulatedLedger(Ledger):
             process.depth -= 1
         if before is not None and process.commits_late():
             self._in_doubt = self.connection.serialize(), process, self._is_catching_up()
+            process.sent_at = self._now()
             self.connection.deserialize(before)
             process.seen = seen
             raise Retryable("the ledger does not answer, and commits later")

@@ -6,6 +6,7 @@ Invariant: the first broken invariant ends the simulation, by raising Broken.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 
 from tests.simulator.history.history import History
 from tests.simulator.history.snapshots import Snapshot
@@ -50,14 +51,17 @@ class Observer:
         self._valid_until: dict[tuple[str, str, frozenset[str]], int] = {}
         """By run, sink and folders that were valid together once, the last refresh at which they were."""
 
-    def transaction_committed(self, *, is_rebuilt: bool = False) -> None:
-        """Read the ledger, and check all invariants if it has changed; if it was rebuilt, those of what it holds."""
+    def transaction_committed(self, *, is_rebuilt: bool = False, sent_at: datetime | None = None) -> None:
+        """Read the ledger, and check all invariants if it has changed; if it was rebuilt, those of what it holds.
+
+        One that comes true late was `sent_at` some time before.
+        """
         history = self._history
         if not history.ledger.refresh(is_rebuilt=is_rebuilt):
             return
         if is_rebuilt:
             history.ledger.note_without_a_manifest(history.files)
-        history.note_leases()
+        history.note_leases(sent_at or history.now())
         self._note_valid_sinks()
         if history.flow.keeps_state:
             history.snapshots.update(history.ledger.rows(Snapshot, "checkpoint"))

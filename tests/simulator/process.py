@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Final
 
@@ -68,6 +68,8 @@ class Process:
         """How far its clock was set since it began."""
         self.seen: dict[str, int] = {}
         """By dataflow, the highest revision of the ledger that it has seen committed."""
+        self.sent_at: datetime | None = None
+        """When it sent the commit that comes true late."""
         self.may_delete: frozenset[str] = frozenset()
         """What was not in use when the ledger lost commits: it may have decided before to delete it."""
         self._work = work

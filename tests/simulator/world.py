@@ -184,7 +184,7 @@ class World:
             return
         was, self.history.is_reclaiming = self.history.is_reclaiming, late in self.pressed
         self.history.ledger.replace()
-        self.observer.transaction_committed(is_rebuilt=is_rebuilt)
+        self.observer.transaction_committed(is_rebuilt=is_rebuilt, sent_at=late.sent_at)
         self.history.is_reclaiming = was
 
     def _file_changed(self, how: str, path: str, data: bytes) -> None:

@@ -136,10 +136,10 @@ class History:
         """Return the latest time that a process may have; those that are read from rows may be earlier by `slack`."""
         return self.now() + self.slack
 
-    def note_leases(self) -> None:
-        """Remember when leases were taken or renewed, by the right clock."""
+    def note_leases(self, at: datetime) -> None:
+        """Remember when leases were taken or renewed, by the right clock: `at`, if they are new."""
         for row in self.ledger.leases.values():
-            self._leased.setdefault((row.id, row.expires_at), self.now())
+            self._leased.setdefault((row.id, row.expires_at), at)
 
     def readers_of(self, results: Collection[int]) -> Iterator[str]:
         """Yield the holders of leases that were taken or renewed less than an hour ago."""

@@ -174,9 +174,12 @@ def _has_results(history: History, row: Attempt) -> bool:
 
 
 def _is_for_newest(ledger: LedgerView, row: Attempt) -> bool:
-    """Report whether Weir has cleared the task for the newest code, as it does for what follows a restore."""
+    """Report whether Weir has cleared a task of the run for the newest code, as it does for what follows a restore.
+
+    Its other subtasks, and what follows it and has not begun, take that code, too.
+    """
     newest = RepairCode.NEWEST.value
-    return any(each.run_region == row.run_region and each.code == newest for each in ledger.clears.values())
+    return any(each.run == row.run and each.code == newest for each in ledger.clears.values())
 
 
 def what_nobody_touched_has_the_code_of_its_run(history: History) -> Iterator[str]:
