@@ -100,7 +100,7 @@ class History:
         before = {*self.ledger.attempts}
         self.ledger.went_back()
         self.forgotten |= before - self.ledger.attempts.keys()
-        self.note_leases()
+        self.note_leases(self.now())
         self.committed_tries = {at: id_ for at, id_ in self.committed_tries.items() if id_ in self.ledger.attempts}
         for result in self.ledger.results.values():
             gone = {path for path in (manifest_path(result.folder), *self.files_of(result)) if path not in self.files}
