@@ -244,7 +244,7 @@ def _following(history: History, failover: Failover, rerun: set[RunRegion]) -> s
         found |= {where for where in history.begun() if where[0] == failover.run}
     waiting = [where for where in rerun if where[1] != CLOSE]
     while waiting:
-        for consumer in _restarting(history, waiting.pop()):
+        for consumer in _restarting(history, waiting.pop(), failover.run):
             if consumer not in found:
                 found.add(consumer)
                 waiting += [consumer] if consumer[1] != CLOSE else []
@@ -259,10 +259,11 @@ def _given_up(history: History, failover: Failover) -> set[RunRegion]:
     return {each for each in of_run if _has_ended_as(history.ledger, *each, "failed")}
 
 
-def _restarting(history: History, producer: RunRegion) -> Iterator[RunRegion]:
+def _restarting(history: History, producer: RunRegion, planned: str = "") -> Iterator[RunRegion]:
     """Yield the consumers that always restart with a region, also those of the next epoch that have a result.
 
-    What a rebuild has fenced has begun, too: Airflow may try it again or not.
+    What a rebuild has fenced has begun, too: Airflow may try it again or not. So has what has failed in the run that is
+    `planned` for.
     """
     run, region = producer
     topology = history.topology_of(run)
@@ -275,6 +276,7 @@ def _restarting(history: History, producer: RunRegion) -> Iterator[RunRegion]:
         mine, previous_inputs = {Partition(run, each) for each in always}, history.epochs.previous_inputs
         for other in history.begun_later(run):
             has_begun = _has_result(history, *other) or _has_ended_as(history.ledger, *other, "fenced")
+            has_begun |= other[0] == planned
             if has_begun and not mine.isdisjoint(previous_inputs(other)):
                 yield other
 
