@@ -290,9 +290,18 @@ def _do_as_is_said(world: World, stuck: list[FakeTask]) -> list[FakeTask]:
     for each in said:
         if any(gone in each for gone in (*GONE, NOT_CLOSED)):
             _create_again(world, each)
+    if _is_by_hand(world):
+        stuck += _never_begun(world)
     if any(NOT_CLOSED in each for each in said):
         stuck += [task for key, task in world.airflow.tasks.items() if key.task_id == CLOSE.name]
     return stuck
+
+
+def _never_begun(world: World) -> list[FakeTask]:
+    """Return the tasks that have succeeded in Airflow, and have never begun by a plan: Airflow's database went back."""
+    regions = {each.name for each in world.history.epochs.newest.region_ids()}
+    tasks = (task for key, task in world.airflow.tasks.items() if key.task_id in regions and task.state == "success")
+    return [task for task in tasks if _newest_try(world, task) is None]
 
 
 def _is_refused(said: str) -> bool:
