@@ -104,7 +104,12 @@ def left_over(history: History, *, is_reclaiming: bool) -> Iterator[str]:
 
 def _why_state_stays(history: History, result: Result) -> str | None:
     """Return why a state is not released yet, though no run or snapshot needs it."""
-    if not history.is_state(result) or not result.is_current:
+    if not history.is_state(result):
+        return None
+    # One of equal content that came after the checkpoint counts as named by it.
+    if any(each.files.keys() >= {*history.files_of(result)} for each in history.snapshots.retained()):
+        return "a retained checkpoint has its files"
+    if not result.is_current:
         return None
     if any(each.run == result.run for each in history.snapshots.retained()):
         return "its run has a retained checkpoint"
