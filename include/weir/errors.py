@@ -227,9 +227,9 @@ class Fault(Enum):
     """The kinds of loss of a result partition. The values are stored in the ledger."""
 
     MISSING = "missing"
-    """A file or the manifest does not exist, or a file does not have the recorded size."""
+    """A file or the manifest does not exist."""
     DAMAGED = "damaged"
-    """All files exist with their recorded sizes, but a digest does not match."""
+    """All files exist, but a size or a digest is not the recorded one."""
     NEVER_COMMITTED = "never committed"
     """The producer has succeeded in Airflow (a person marked it, for example) but has committed nothing."""
     STALE = "stale"

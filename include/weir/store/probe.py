@@ -232,7 +232,7 @@ def size_differs(store: Store, path: str, file: DataFile) -> StoreFinding | None
         return missing(path, file)
     if found == file.bytes:
         return None
-    return StoreFinding(Fault.MISSING, f"{path}: expected {file.bytes} bytes, found {found}")
+    return StoreFinding(Fault.DAMAGED, f"{path}: expected {file.bytes} bytes, found {found}")
 
 
 def missing(path: str, file: DataFile) -> StoreFinding:

@@ -99,22 +99,22 @@ def test_a_flipped_bit_at_each_border_is_found(kind):
 
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.data())
-def test_a_file_cut_anywhere_is_missing(data):
+def test_a_file_cut_anywhere_is_damaged(data):
     *_, content = written("zstd")
     length = data.draw(st.integers(0, len(content) - 1))
     probed, verified = damage("zstd", content[:length])
     for loss in (probed, *verified):
-        assert loss.fault is Fault.MISSING
+        assert loss.fault is Fault.DAMAGED
         assert loss.detail == f"{PART}: expected {len(content)} bytes, found {length}"
     assert len(verified) == 1
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(st.binary(min_size=1, max_size=20))
-def test_a_file_that_has_grown_is_missing(more):
+def test_a_file_that_has_grown_is_damaged(more):
     *_, content = written("zstd")
     probed, verified = damage("zstd", content + more)
     for loss in (probed, *verified):
         assert isinstance(loss, Loss)
-        assert loss.fault is Fault.MISSING
+        assert loss.fault is Fault.DAMAGED
     assert len(verified) == 1

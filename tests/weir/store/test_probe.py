@@ -93,15 +93,15 @@ def test_a_missing_file_is_missing_and_the_detail_names_file_expected_and_found(
 
 
 @pytest.mark.parametrize("change", [lambda data: data[: len(data) // 2], lambda data: data + b"x", lambda data: b""])
-def test_a_file_of_another_size_is_missing_and_the_detail_names_file_expected_and_found(store, change):
+def test_a_file_of_another_size_is_damaged_and_the_detail_names_file_expected_and_found(store, change):
     ref, manifest = write(store)
     data = store.read(PART)
     store.replace(PART, change(data))
     loss = one(store, ref)
-    assert loss.fault is Fault.MISSING
+    assert loss.fault is Fault.DAMAGED
     assert loss.detail == f"{PART}: expected {len(data)} bytes, found {len(change(data))}"
     (verified,) = verify_segments(store, store.initialise(), [(manifest, FOLDER, None)])
-    assert (verified.fault, verified.detail) == (Fault.MISSING, loss.detail)
+    assert (verified.fault, verified.detail) == (Fault.DAMAGED, loss.detail)
 
 
 def test_all_losses_of_one_probe_are_told_at_once_and_the_rest_is_there(store):
