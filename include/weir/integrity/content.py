@@ -14,9 +14,7 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services
 from weir.errors import Fault, Loss
 from weir.execution.partition_state import PartitionState
-from weir.formats.codec import from_json
 from weir.formats.manifest import Manifest, is_chain
-from weir.formats.paths import manifest_path
 from weir.formats.programs import ContentAnswer, ResultToCheck
 from weir.integrity.verify import VerifiedResult, VerifyOutcome
 from weir.ledger.database.tables import ResultRow, RunRow
@@ -24,6 +22,7 @@ from weir.ledger.results import transition
 from weir.ledger.runs import Run, dataflow_of, run_by_id
 from weir.state.assigned import state_as_of
 from weir.state.checkpoint_content import keyed_states
+from weir.store.probe import read_manifest
 from weir.store.worker_threads import in_parallel
 
 
@@ -38,7 +37,7 @@ def contents_to_check(services: Services, found: Sequence[VerifiedResult]) -> tu
         runs = {run: run_by_id(session, run) for run, pin in pinned.items() if pin is not None}
     known = [each for each in whole if each.run in runs]
     manifests = in_parallel(
-        lambda each: from_json(Manifest, services.store.read(manifest_path(each.folder))),
+        lambda each: read_manifest(services.store, each.folder),
         known,
         services.store.workers,
     )

@@ -14,15 +14,13 @@ from weir.coordination.services import Services
 from weir.dataflow import Dataflow
 from weir.execution.partition_state import PartitionState
 from weir.formats.checks import CheckOutcome, CheckReason, CheckReport, CheckToRun
-from weir.formats.codec import from_json
-from weir.formats.manifest import Manifest
-from weir.formats.paths import manifest_path
 from weir.formats.region_job import CheckJob, RegionReport, RestoredToCheck
 from weir.integrity.verify import results_to_verify
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.runs import dataflow_of, epoch_of_run, runs_named, topology_of
 from weir.quality.check_queries import enter_checks
 from weir.quality.stored_checks import checking_job, checks_now, recorded_in, to_check
+from weir.store.probe import read_manifest
 
 Check = Callable[[CheckJob], RegionReport]
 """Has Spark look at what a job names."""
@@ -95,5 +93,5 @@ def _wanted(services: Services, rows: Sequence[ResultRow], flows: dict[str, Data
             known[id(flow), row.stage] = checks_now(services, flow.name, flow, row.stage, CheckReason.ASKED)
         checks = known[id(flow), row.stage]
         if checks:
-            manifest = from_json(Manifest, services.store.read(manifest_path(row.folder)))
+            manifest = read_manifest(services.store, row.folder)
             yield to_check(services.store, flow, manifest, row.folder, recorded_in(manifest), checks)

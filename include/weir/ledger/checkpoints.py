@@ -86,15 +86,20 @@ _RETAINED_OF_RUN = (
 )
 
 
-def retained_checkpoints(session: Session, dataflow: str) -> list[CheckpointRow]:
+def retained_snapshots(session: Session, dataflow: str) -> list[CheckpointRow]:
     """Return the retained checkpoints and savepoints of a dataflow, by number."""
     query = select(CheckpointRow).where(CheckpointRow.dataflow == dataflow, is_retained())
     return list(session.scalars(query.order_by(CheckpointRow.number)))
 
 
+def retained_checkpoints(session: Session, dataflow: str) -> list[CheckpointRow]:
+    """Return the retained checkpoints of a dataflow, by number."""
+    return [row for row in retained_snapshots(session, dataflow) if not row.is_savepoint]
+
+
 def newest_checkpoint(session: Session, dataflow: str) -> CheckpointRow | None:
     """Return the retained checkpoint of the latest epoch: from its state the next epoch goes on."""
-    found = (row for row in retained_checkpoints(session, dataflow) if not row.is_savepoint)
+    found = retained_checkpoints(session, dataflow)
     return max(found, key=lambda row: (row.epoch, row.number), default=None)
 
 

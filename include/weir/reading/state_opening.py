@@ -155,7 +155,7 @@ def keyed_states(session: Session, dataflow: str) -> tuple[str, ...]:
 
 def kept_checkpoints(session: Session, dataflow: str) -> list[CheckpointRow]:
     """Return the retained checkpoints, without savepoints, by number."""
-    return [row for row in retained_checkpoints(session, dataflow) if not row.is_savepoint]
+    return retained_checkpoints(session, dataflow)
 
 
 def numbers_of(retained: Sequence[CheckpointRow]) -> str:

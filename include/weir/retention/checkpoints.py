@@ -41,6 +41,7 @@ from weir.ledger.checkpoints import (
     pending_checkpoints,
     retained_checkpoints,
     retained_of_run,
+    retained_snapshots,
     runs_of_lost_checkpoints,
     runs_with_checkpoints,
     undeleted_checkpoints,
@@ -124,7 +125,7 @@ def _abandon_pending(services: Services, dataflow: str) -> tuple[int, ...]:
 def _abandon_lost(services: Services, dataflow: str) -> tuple[int, ...]:
     """Abandon retained checkpoints whose manifest is definitely missing, or not as it was written."""
     with services.ledger.transaction() as session:
-        rows = [row for row in retained_checkpoints(session, dataflow) if not row.is_savepoint]
+        rows = retained_checkpoints(session, dataflow)
     if not rows:
         return ()
 
@@ -233,7 +234,7 @@ def _still_closed(draft: Draft) -> Guard:
 def _subsume(services: Services, dataflow: str) -> tuple[int, ...]:
     with services.ledger.transaction() as session:
         retained = newest_dataflow_settings(session, dataflow, services.retention).retained_checkpoints
-        if len(retained_checkpoints(session, dataflow)) <= 1:
+        if len(retained_snapshots(session, dataflow)) <= 1:
             return ()
     with services.ledger.transaction(dataflow) as session:
         gone = subsume_checkpoints(session, dataflow, retained, services.now())
@@ -244,7 +245,7 @@ def _delete(services: Services, dataflow: str) -> tuple[str, ...]:
     """Delete checkpoints that are not retained: manifests first, then files that are not in use."""
     with services.ledger.transaction() as session:
         rows = undeleted_checkpoints(session, dataflow)
-        kept = [row.number for row in retained_checkpoints(session, dataflow) if not row.is_savepoint]
+        kept = [row.number for row in retained_checkpoints(session, dataflow)]
     if not rows:
         return ()
     require_known_checkpoints(services, dataflow)  # one that the ledger has lost may name the same files

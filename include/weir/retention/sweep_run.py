@@ -20,12 +20,11 @@ from weir.errors import Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState
 from weir.formats.codec import from_json
-from weir.formats.manifest import COPY_NAME, Manifest, StageCopy
+from weir.formats.manifest import COPY_NAME, StageCopy
 from weir.formats.paths import (
     MANIFEST,
     RUN_RECORD,
     epoch_folder,
-    manifest_path,
     name_of,
     pointer_folder,
     sinks_folder,
@@ -58,6 +57,7 @@ from weir.retention.folder_rules import (
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.state.files_in_use import has_kept_state, live_state_files
 from weir.store.errors import NotFound
+from weir.store.probe import read_manifest
 from weir.store.walk import FoundFile, files_below, folders_in
 from weir.store.worker_threads import in_parallel
 
@@ -322,7 +322,7 @@ class RunSweep:
         if not may_have_strays(folder, expected):
             return
         try:
-            manifest = from_json(Manifest, self.services.store.read(manifest_path(folder.path)))
+            manifest = read_manifest(self.services.store, folder.path)
         except (NotFound, Misconfigured):
             return  # `weir verify` reports it
         named = frozenset(file.name for file in manifest.files)

@@ -36,9 +36,9 @@ from weir.ledger.checkpoints import (
     enter_checkpoint,
     next_number,
     results_named,
+    retained_checkpoints,
     savepoint_url,
 )
-from weir.ledger.checkpoints import retained_checkpoints as retained_snapshots
 from weir.ledger.database.columns import taken
 from weir.ledger.database.tables import CheckpointRow
 from weir.ledger.leases import drop_leases, hold_leases, take_leases
@@ -268,7 +268,7 @@ def _counted_part(source: Source, state: KeyedSnapshot, part: StatePartition, co
 
 def checkpoint_to_save(session: Session, request: SavepointRequest) -> CheckpointRow:
     """Return the retained checkpoint that a request names, or the newest. Raises Misconfigured."""
-    kept = [row for row in retained_snapshots(session, request.dataflow) if not row.is_savepoint]
+    kept = retained_checkpoints(session, request.dataflow)
     if request.checkpoint is None and kept:
         return max(kept, key=lambda row: (row.epoch, row.number))
     for row in kept:

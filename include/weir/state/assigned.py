@@ -21,15 +21,15 @@ from weir.dataflow.state_schema import fields_of_json
 from weir.errors import Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CurrentResult, RunState
-from weir.formats.codec import from_json
 from weir.formats.manifest import Manifest, StateContent, StateFile
-from weir.formats.paths import is_below_dataflow, manifest_path
+from weir.formats.paths import is_below_dataflow
 from weir.formats.region_job import OutputReport, ReplacedState, StateFileToRead, StateToRead
 from weir.ledger.runs import Run, epoch_of_run
 from weir.state.chain_rules import rows_known
 from weir.state.compactions import Compactions, compacted_files, missing_files
 from weir.state.file_rules import assigned_files, epoch_seconds, expired_until, oldest_first, visible
 from weir.store.errors import NotFound
+from weir.store.probe import read_manifest
 from weir.store.store import Store
 from weir.topology.ids import OWN_RUN, is_synthetic
 from weir.topology.key_groups import key_group_range
@@ -184,7 +184,7 @@ def replaced_state(services: Services, old: CurrentResult | None) -> ReplacedSta
     if old is None or old.state is not PartitionState.FINISHED or is_synthetic(old.attempt):
         return None
     try:
-        content = from_json(Manifest, services.store.read(manifest_path(old.folder))).state
+        content = read_manifest(services.store, old.folder).state
     except (NotFound, Misconfigured):
         return None  # it is gone or damaged
     if content is None or missing_files(services, content.files):

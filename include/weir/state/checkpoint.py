@@ -36,8 +36,8 @@ from weir.ledger.checkpoints import (
     is_whole,
     next_number,
     pending_checkpoints,
-    retained_checkpoints,
     retained_of_run,
+    retained_snapshots,
     subsume,
 )
 from weir.ledger.database.tables import CheckpointRow
@@ -206,7 +206,7 @@ def subsume_checkpoints(session: Session, dataflow: str, retained: int, now: dat
 
 def to_subsume(session: Session, dataflow: str, retained: int) -> tuple[dict[int, CheckpointRow], dict[int, int]]:
     """Return what is retained, by number, and what of it is subsumed so that `retained` stay, each with the newer."""
-    rows = {row.number: row for row in retained_checkpoints(session, dataflow)}
+    rows = {row.number: row for row in retained_snapshots(session, dataflow)}
     listed = [
         CompletedSnapshot(row.number, SnapshotKind(row.kind), row.epoch, is_whole=is_whole(session, row))
         for row in rows.values()

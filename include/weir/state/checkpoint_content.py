@@ -163,6 +163,6 @@ def _decoded(data: bytes) -> Checkpoint:
 def files_retained(services: Services, dataflow: str) -> dict[str, int]:
     """Return the data files that retained checkpoints name, with their sizes; savepoints have files of their own."""
     with services.ledger.transaction() as session:
-        numbers = [row.number for row in retained_checkpoints(session, dataflow) if not row.is_savepoint]
+        numbers = [row.number for row in retained_checkpoints(session, dataflow)]
     found = (read_checkpoint(services.store, dataflow, number) for number in numbers)
     return {path: size for each in found if each is not None for path, size in files_named(each).items()}

@@ -21,9 +21,7 @@ from weir.dataflow.stage import spark_conf
 from weir.dataflow.state import State, StateKind
 from weir.errors import Internal
 from weir.execution.partition_state import PartitionState
-from weir.formats.codec import from_json
 from weir.formats.manifest import DataFile, Manifest, StateContent, StateFile
-from weir.formats.paths import manifest_path
 from weir.formats.region_job import (
     CompactionJob,
     MergeToWrite,
@@ -46,6 +44,7 @@ from weir.state.compactions import (
 from weir.state.file_rules import assigned_files, expired_until, sorted_runs, visible
 from weir.state.files_in_use import COUNTING
 from weir.store.errors import NotFound
+from weir.store.probe import read_manifest
 from weir.topology.ids import AttemptId, RunId
 from weir.topology.key_groups import key_group_range
 from weir.topology.partitions import Layout
@@ -192,7 +191,7 @@ def _committed(session: Session, run: Run, region: str) -> Iterator[tuple[Compac
 
 def _part(services: Services, run: Run, of: Compacted, state: State, folder: str, first: int) -> PartToCompact | None:
     try:
-        manifest = from_json(Manifest, services.store.read(manifest_path(folder)))
+        manifest = read_manifest(services.store, folder)
     except NotFound:
         return None  # it is lost, and will be recomputed
     if manifest.state is None:
@@ -245,7 +244,7 @@ def _manifests(services: Services, state: str, attempts: Collection[str]) -> lis
     with services.ledger.transaction() as session:
         folders = list(session.scalars(query))
     try:
-        return [from_json(Manifest, services.store.read(manifest_path(each))) for each in folders]
+        return [read_manifest(services.store, each) for each in folders]
     except NotFound:
         return []
 

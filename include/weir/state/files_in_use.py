@@ -34,6 +34,7 @@ from weir.state.assigned import needs_others
 from weir.state.checkpoint_content import files_retained, keyed_states
 from weir.store.catalogue import restored
 from weir.store.errors import NotFound
+from weir.store.probe import read_manifest
 from weir.store.walk import files_below
 from weir.store.worker_threads import in_parallel
 from weir.topology.ids import Epoch
@@ -236,7 +237,7 @@ def _finished(session: Session, pin: RestoreRow) -> list[ResultRow]:
 def _state_files_named(services: Services, folder: str) -> tuple[StateFile, ...]:
     """Return the files of keyed state that the result in a folder consists of."""
     try:
-        manifest = from_json(Manifest, services.store.read(manifest_path(folder)))
+        manifest = read_manifest(services.store, folder)
     except NotFound:
         return ()
     return () if manifest.state is None else manifest.state.files

@@ -62,6 +62,11 @@ def probe(store: Store, expected_store_id: str, refs: Sequence[PartitionRef]) ->
     }
 
 
+def read_manifest(store: Store, folder: str) -> Manifest:
+    """Read the manifest of a result. Raises NotFound, Retryable, and Misconfigured for one of another Weir."""
+    return from_json(Manifest, store.read(manifest_path(folder)))
+
+
 def verify_segments(
     store: Store, expected_store_id: str, manifests: Sequence[tuple[Manifest, str, KeyGroups]]
 ) -> tuple[Loss, ...]:

@@ -18,15 +18,14 @@ from weir.coordination.services import Services
 from weir.coordination.values import TaskKey
 from weir.dataflow.stage import Stage, StageKind
 from weir.execution.run_state import CLOSE, FINISHED, AttemptState
-from weir.formats.codec import from_json
 from weir.formats.manifest import Manifest
-from weir.formats.paths import manifest_path
 from weir.ledger.attempts import Origin, attempts_of, tries_of_task
 from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow, ResultRow, RunRow
 from weir.ledger.publications import last_publication
 from weir.ledger.reads import reads_of
 from weir.ledger.runs import epoch_of_run, topology_of
 from weir.store.errors import NotFound
+from weir.store.probe import read_manifest
 from weir.topology.regions import RegionId, Topology
 
 
@@ -198,7 +197,7 @@ def _manifests(services: Services, rows: Iterable[ResultRow]) -> dict[str, Manif
     found = {}
     for row in rows:
         with suppress(NotFound):
-            found[row.stage] = from_json(Manifest, services.store.read(manifest_path(row.folder)))
+            found[row.stage] = read_manifest(services.store, row.folder)
     return found
 
 
