@@ -319,10 +319,12 @@ def _green_and_open(world: World) -> Iterator[str]:
     """Yield the DagRuns that Airflow calls a success though the ledger does not call them closed.
 
     A person may have marked one so; with failover="individual" a person has stale results recomputed; after a rebuild
-    a person closes what it names; and what a restore leaves stale by its contract, a person has recomputed.
+    a person closes what it names; and what a restore leaves stale by its contract, a person has recomputed. Of a task
+    that has failed since a person is told, though the leaves of its DagRun have succeeded.
     """
     closed = {row.run_id for row in world.history.ledger.runs().values() if row.closed_at is not None}
     marked = {key.run_id for key in world.airflow.marked}
+    marked |= {key.run_id for key, task in world.airflow.tasks.items() if task.state == "failed"}
     is_up_to_a_person = _is_by_hand(world) or world.unanswered_rebuilds > 0
     expected = {*world.runs} - closed - marked - world.airflow.queued - world.to_be_closed - {*_left_stale(world)}
     for run in () if is_up_to_a_person else sorted(expected):

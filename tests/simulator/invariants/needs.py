@@ -53,7 +53,10 @@ def _why_state_needed(history: History, result: Result) -> str | None:
     """Return which run or snapshot still needs a result of keyed state; no policy applies to it."""
     is_unpinned = history.ledger.attempts[result.attempt].is_restored and not history.restores.is_pinned(result.run)
     reader = None if is_unpinned else reader_of(history, result)  # files stay for readers of what was restored
-    kept = reader or history.snapshots.why_needed(result) or history.restores.why_kept(result)
+    is_open = history.ledger.runs()[result.run].closed_at is None
+    is_given_up = is_open and _is_given_up(history, result.run)
+    kept = reader or history.snapshots.why_needed(result)
+    kept = kept or (None if is_given_up else history.restores.why_kept(result))
     if kept is not None or not result.is_current or history.restores.began_with(result.run):
         return kept
     runs = history.ledger.runs()
@@ -68,8 +71,7 @@ def _why_state_needed(history: History, result: Result) -> str | None:
     if following:
         return f"{following[0]} reads its state, and is not closed"
     epoch, dataflow = epoch_of_run(result.run), dataflow_of(result.run)
-    is_open = runs[result.run].closed_at is None
-    if is_open and _is_given_up(history, result.run) and any(_made_later(history, result)):
+    if is_given_up and any(_made_later(history, result)):
         return None
     if not any(each.epoch > epoch and each.dataflow == dataflow for each in history.snapshots.retained()):
         return "no later epoch has a checkpoint"
