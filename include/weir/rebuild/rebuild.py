@@ -266,8 +266,8 @@ def _record(session: Session, row: RunRow | None, there: EpochCatalogue) -> RunR
 def _is_older(there: EpochCatalogue, stored: RunRecord, row: RunRow) -> bool:
     """Report whether the record of a run in the store is from before the ledger pinned the run, or took its pin away.
 
-    It may be the ledger that has lost that, of which each time abandons more attempts. A pin under which nothing is
-    stored need not be known again.
+    Each time abandons more attempts, which tells whether it is the ledger that has lost one. A pin under which nothing
+    is stored need not be known again.
     """
     if stored.pinned == row.pinned:
         return False

@@ -112,6 +112,20 @@ def test_a_dataflow_says_how_many_are_retained(world):
     assert retained(world) == [(3, 3)]
 
 
+def test_a_manifest_that_a_process_writes_after_it_was_deleted_is_deleted_again(world):
+    world.airflow.deploy(aircraft(retained_checkpoints=1))
+    run_days(world, 1)
+    path = checkpoint_path("ladder", 1)
+    written = world.store.read(path)
+    run_days(world, 2)
+    assert not is_there(world, path)
+    world.store.create(path, written)  # as one does that has slept meanwhile
+    settle_everywhere(world.services, RESULTS).require_whole()
+    assert not is_there(world, path)
+    rebuild(world.services, "ladder")
+    assert retained(world) == [(2, 2)]
+
+
 def test_to_close_again_with_equal_content_makes_no_checkpoint(days):
     days.run_first(1)
     days.airflow.clear_by_hand("scheduled__2013-01-01", "weir_close")
