@@ -13,6 +13,7 @@ the earlier DagRun out of use and numbers its attempts below 1.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from contextlib import suppress
 from dataclasses import replace
 
@@ -40,7 +41,7 @@ from weir.errors import Conflict, Fenced, Message, Misconfigured
 from weir.execution.airflow_words import MISSING
 from weir.execution.failure_class import FailureClass
 from weir.execution.run_state import CLOSE, AttemptState
-from weir.ledger.attempts import LIVE, Origin, attempts_ever_of, end, free_number, origin_of
+from weir.ledger.attempts import LIVE, Origin, attempts_ever_of, attempts_known, end, free_number, origin_of
 from weir.ledger.clears import expect_again, owe_again
 from weir.ledger.code import forget_generations
 from weir.ledger.database.tables import AttemptRow, RunRow
@@ -97,16 +98,23 @@ def enter(services: Services, request: BeginRequest, clearer: Clearer) -> Regist
     try:
         return register(services, request)
     except EpochOwned as owned:
+        seen = _attempts_seen(services, request)
         if not _is_deleted(clearer, owned):
             raise
-        _take(services, request, (owned.dag_id, owned.run_id))
+        _take(services, request, (owned.dag_id, owned.run_id), seen)
     except OtherHistory as other:
+        seen = _attempts_seen(services, request)
         if not _is_present(clearer, request):
             raise
         if _is_of_same_dag_run(services, request, clearer):
             return _register_anew(services, request, other.newest, may_adopt=True)
-        _take(services, request, (request.key.dag_id, request.key.run_id))
+        _take(services, request, (request.key.dag_id, request.key.run_id), seen)
     return register(services, request)
+
+
+def _attempts_seen(services: Services, request: BeginRequest) -> frozenset[str]:
+    with services.ledger.transaction() as session:
+        return attempts_known(session, run_key(request.dataflow.name, epoch_of(request.interval[0])))
 
 
 def register_committed(
@@ -211,12 +219,18 @@ def _succeed(services: Services, request: BeginRequest, newest: str, *, may_adop
         return work
 
 
-def _take(services: Services, request: BeginRequest, owner: tuple[str, str]) -> None:
+def _take(services: Services, request: BeginRequest, owner: tuple[str, str], seen: Set[str]) -> None:
+    """Free the run of a DagRun that was deleted; `seen` are the attempts of the run before Airflow was asked.
+
+    Raises Conflict if another one has begun: this process may have slept meanwhile, while the DagRun was created again.
+    """
     run = run_key(request.dataflow.name, epoch_of(request.interval[0]))
     with services.ledger.transaction(request.dataflow.name) as session:
         row = session.get_one(RunRow, run)
         if (row.dag_id, row.run_id) != owner or not _is_in_the_way(session, row, request):
             return  # another task of the new DagRun was faster
+        if attempts_known(session, run) != seen:
+            raise Conflict.of("attempts.dag_run_begun", run=run)
         free_run(session, services, row, REASON)
         set_aside(session, run)
 

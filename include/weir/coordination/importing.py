@@ -76,11 +76,6 @@ def _end(session: Session, dataflow: str, states: Collection[str], now: datetime
         end(attempt, AttemptState.FENCED, now, error=REASON)
 
 
-def attempts_known(session: Session, run: str) -> frozenset[str]:
-    """Return the attempts of a run that the ledger has."""
-    return frozenset(session.scalars(select(AttemptRow.id).where(AttemptRow.run == run)))
-
-
 def settled_attempts(session: Session, run: str) -> frozenset[str]:
     """Return the attempts of which the ledger knows that their results are not current, and need not be.
 

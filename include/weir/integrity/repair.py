@@ -23,7 +23,7 @@ from weir.ledger.runs import Run, run_by_id
 from weir.recovery.failovers import FailoverKind, record_failover
 from weir.recovery.inputs import losses_by_partition
 from weir.recovery.planning import plan_by_looking
-from weir.recovery.questions import Answer, apply_answer
+from weir.recovery.questions import Answer, apply_answer, planned_now
 from weir.recovery.rules.backtrack import Occasion
 from weir.recovery.rules.decision import Failure
 from weir.recovery.rules.plan import Plan, StepKind
@@ -111,6 +111,7 @@ def _applied(services: Services, answer: Answer, by: str) -> Repair:
     run, plan = answer.run.id, answer.plan
     if plan.held_back:
         with services.ledger.transaction(answer.run.dataflow.name) as session:
+            plan = planned_now(session, answer)
             record_failover(session, answer.run, plan, services.now(), FailoverKind.HELD_BACK, None)
             tell(session, _held_back(answer.run, plan), services.now())
         return _left(run, f"{plan.held_back}. `weir plan {run}` shows the plan, and `weir plan {run} --apply` does it")

@@ -87,6 +87,11 @@ def attempts_of(session: Session, run: str, region: RegionId) -> list[AttemptRow
     return [row for row in attempts_ever_of(session, run, region) if row.is_of_dag_run]
 
 
+def attempts_known(session: Session, run: str) -> frozenset[str]:
+    """Return the attempts of a run that the ledger has."""
+    return frozenset(session.scalars(select(AttemptRow.id).where(AttemptRow.run == run)))
+
+
 def attempts_ever_of(session: Session, run: str, region: RegionId) -> list[AttemptRow]:
     """Return all attempts of `region`, also those of deleted DagRuns; oldest first."""
     return list(session.scalars(_OF_REGION, {"run": run, "region": region.name, "subtask": region.subtask}))

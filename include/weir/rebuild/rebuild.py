@@ -28,7 +28,6 @@ from weir.coordination.import_rules import (
 )
 from weir.coordination.importing import (
     REASON,
-    attempts_known,
     enter_archives,
     enter_attempts,
     enter_checks,
@@ -51,6 +50,7 @@ from weir.formats.checkpoint import Checkpoint
 from weir.formats.manifest import Manifest
 from weir.formats.pointer import Pointer
 from weir.formats.run_record import RunRecord
+from weir.ledger.attempts import attempts_known
 from weir.ledger.clears import add_pending_clears
 from weir.ledger.database.tables import AttemptRow, DataflowRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.results import supersede_all

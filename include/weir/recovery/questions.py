@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sqlalchemy.orm import Session
+
 from weir.code.generation_rules import RepairCode
 from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
@@ -146,15 +148,21 @@ def apply_answer(services: Services, answer: Answer, kind: FailoverKind = Failov
     run = answer.run
     with services.ledger.transaction(run.dataflow.name) as session:
         record_losses(session, _found(answer.failure), services.now())
-        plan = decide_now(session, run, answer.failure).answer
-        if not isinstance(plan, Plan) or not plan.does_the_same(answer.plan):
-            raise Conflict.of("recovery.run_changed", run_id=run.id)
+        plan = planned_now(session, answer)
         if plan.impossible:
             raise Misconfigured.of("recovery.input_is_lost_for_good", run_id=run.id, impossible=plan.impossible)
         if not plan.of(StepKind.RERUN):
             return 0
         apply_plan(session, services, run, plan, kind, by=by)
     return len(plan.of(StepKind.RERUN))
+
+
+def planned_now(session: Session, answer: Answer) -> Plan:
+    """Return a plan as it is now. Raises Conflict if it clears other tries than the answer says."""
+    plan = decide_now(session, answer.run, answer.failure).answer
+    if not isinstance(plan, Plan) or not plan.does_the_same(answer.plan):
+        raise Conflict.of("recovery.run_changed", run_id=answer.run.id)
+    return plan
 
 
 def _found(failure: Failure) -> list[Loss]:
