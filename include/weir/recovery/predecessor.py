@@ -1,7 +1,8 @@
 """Gives up the epoch before where nothing of it was ever committed and its DagRun was deleted.
 
 Invariant: the epoch before changes only while nothing of it has been read, and only if Airflow definitely has no DagRun
-of it. The new one is the newest earlier epoch that the ledger or Airflow knows, as at the first begin.
+of it, and none has begun since Airflow was asked. The new one is the newest earlier epoch that the ledger or Airflow
+knows, as at the first begin.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from weir.coordination.run_records import owe_record
 from weir.coordination.services import Services
 from weir.coordination.values import BeginRequest
 from weir.errors import Conflict, Misconfigured, Retryable
+from weir.ledger.attempts import attempts_known
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.epochs import require_sound_epoch
 from weir.ledger.runs import NewRun, epoch_of, hand_over, newest_before, predecessor_of, run_key, topology_of
@@ -35,6 +37,8 @@ class _Doubtful:
     dag_id: str
     run_id: str
     is_deleted: bool
+    is_pinned: bool
+    attempts: frozenset[str]
 
 
 def give_up_deleted_predecessors(
@@ -72,7 +76,12 @@ def _doubtful(services: Services, request: BeginRequest) -> _Doubtful | None:
         found = None if before is None else session.get(RunRow, run_key(name, before))
         if found is None or not found.has_dag_run or found.expired_at is not None or _has_results(session, found):
             return None
-        return _Doubtful(found.id, found.epoch, found.dag_id, found.run_id, found.deleted_at is not None)
+        return _doubtful_of(session, found)
+
+
+def _doubtful_of(session: Session, row: RunRow) -> _Doubtful:
+    attempts = attempts_known(session, row.id)
+    return _Doubtful(row.id, row.epoch, row.dag_id, row.run_id, row.deleted_at is not None, row.is_pinned, attempts)
 
 
 def _has_results(session: Session, row: RunRow) -> bool:
@@ -86,8 +95,8 @@ def _give_up(services: Services, new: NewRun, before: _Doubtful) -> None:
     epoch = epoch_of(new.interval[0])
     with services.ledger.transaction(new.dataflow.name) as session:
         gone = session.get_one(RunRow, before.id)
-        if (gone.dag_id, gone.run_id) != (before.dag_id, before.run_id) or _has_results(session, gone):
-            return  # another DagRun of its interval has begun
+        if _doubtful_of(session, gone) != before or _has_results(session, gone):
+            return  # another DagRun of its interval has begun since Airflow was asked
         if new.previous is not None and epoch_of(new.previous.interval[0]) == before.epoch:
             if (new.previous.dag_id, new.previous.run_id) == (before.dag_id, before.run_id):
                 raise Conflict.of("recovery.dag_run_deleted", run_id=before.run_id)

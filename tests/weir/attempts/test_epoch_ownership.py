@@ -7,7 +7,8 @@ import pytest
 from sqlalchemy import func, select
 from tests.messages.kinds import of_kind
 
-from weir.errors import Fenced, Misconfigured
+from weir.attempts import registration
+from weir.errors import Conflict, Fenced, Misconfigured
 from weir.ledger.database.tables import AttemptRow, ResultRow
 from weir.ledger.runs import EpochOwned, runs_of, set_aside
 from weir.rebuild.rebuild import rebuild
@@ -145,6 +146,27 @@ def test_a_try_that_airflow_does_not_have_takes_nothing(world, green):
     with pytest.raises(Fenced, check=of_kind("attempts.of_another_dag_run")):
         world.airflow.coordinator.begin(world.airflow.request(task), world.airflow)
     assert request.try_number in tries(world)
+
+
+@pytest.mark.parametrize("kind", ["scheduled", "manual"])
+def test_a_begin_that_slept_takes_nothing_from_a_dag_run_that_was_created_again(world, green, monkeypatch, kind):
+    world.airflow.delete(green)
+    task = world.airflow.task(world.airflow.dag_run(kind=kind), "weather")
+    task.state, task.try_number = "running", 1
+    request, take = world.airflow.request(task), registration._take
+
+    def asleep(*args):
+        monkeypatch.setattr(registration, "_take", take)
+        world.airflow.delete(task.key.run_id)
+        created_again(world, "scheduled")
+        take(*args)
+
+    monkeypatch.setattr(registration, "_take", asleep)
+    with pytest.raises(Conflict, check=of_kind("attempts.dag_run_begun")):
+        world.airflow.coordinator.begin(request, world.airflow)
+    with world.ledger.transaction() as session:
+        (run,) = runs_of(session)
+        assert (run.run_id, run.closed_at is None) == (green, False)
 
 
 def test_the_tries_count_from_one_behind_an_adoption_too(world, green):

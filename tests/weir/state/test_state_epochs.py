@@ -18,6 +18,7 @@ from weir.formats.codec import from_json
 from weir.formats.manifest import Manifest
 from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
 from weir.ledger.runs import epoch_of
+from weir.recovery import predecessor
 from weir.recovery.adopt import adopt
 from weir.recovery.questions import Question, apply_answer, ask
 from weir.recovery.rules.plan import StepKind
@@ -217,6 +218,30 @@ def test_a_later_day_that_was_deleted_does_not_hinder_earlier_days(days):
     days.airflow.run_until_quiet()
     assert is_whole(days)
     assert [file.epoch for file in state_of(days, 3).state.files] == list(EPOCHS[:3])
+
+
+def test_a_day_that_is_created_again_while_it_is_given_up_is_not_left_out(days, monkeypatch):
+    def begin_first():
+        task = days.airflow.task(days.airflow.dag_run(1), "flights")
+        task.state, task.try_number = "running", 1
+        return days.airflow.coordinator.begin(days.airflow.request(task), days.airflow)
+
+    begin_first()
+    days.airflow.delete("scheduled__2013-01-01")
+    give_up, begun = predecessor._give_up, []
+
+    def asleep(*args):
+        monkeypatch.setattr(predecessor, "_give_up", give_up)
+        begun.append(begin_first())
+        give_up(*args)
+
+    monkeypatch.setattr(predecessor, "_give_up", asleep)
+    step(days, days.airflow.dag_run(2), "flights")
+    days.airflow.coordinator.commit(begun[0], days.airflow.engine.run(begun[0].job), days.airflow)
+    days.airflow.task("scheduled__2013-01-01", "flights").state = "success"
+    days.airflow.run_until_quiet()
+    assert is_whole(days)
+    assert [file.epoch for file in state_of(days, 2).state.files] == list(EPOCHS[:2])
 
 
 def test_a_backfill_that_runs_backwards_is_refused_and_one_that_runs_forwards_is_not(days):
