@@ -113,7 +113,7 @@ def _whole_candidates(services: Services, dataflow: str, name: str) -> list[tupl
         present = select(ResultRow.run).join(RunRow, RunRow.id == ResultRow.run)
         present = present.where(RunRow.dataflow == dataflow, ResultRow.stage == name, ResultRow.is_current)
         found: dict[str, list[int | None]] = {run: [None] for run in session.scalars(present)}
-        for row in kept_checkpoints(session, dataflow):
+        for row in retained_checkpoints(session, dataflow):
             found.setdefault(row.run, []).append(row.number)
     return [(run, number) for run in sorted(found, reverse=True) for number in found[run]]
 
@@ -122,7 +122,7 @@ def _open_state(by: StateReader, wanted: WantedState, closing: ExitStack, *, is_
     """Open the state that an epoch has left. Raises Misconfigured, Unreadable, Retryable."""
     services, dataflow, run, name = by.services, wanted.dataflow, wanted.run, wanted.name
     with by.transaction(dataflow) as session:
-        retained = numbers_of(kept_checkpoints(session, dataflow))
+        retained = numbers_of(retained_checkpoints(session, dataflow))
         _require_keyed(session, dataflow, name)
         try:
             chosen = choose(session, dataflow, run, name, wanted.attempt)
@@ -151,11 +151,6 @@ def keyed_states(session: Session, dataflow: str) -> tuple[str, ...]:
     flows = [topology_of(row.pinned).dataflow for row in runs_of(session, dataflow) if row.pinned is not None]
     states = (state for flow in flows for stage in flow.stages for state in stage.states)
     return tuple(sorted({state.name for state in states if state.kind is StateKind.KEYED}))
-
-
-def kept_checkpoints(session: Session, dataflow: str) -> list[CheckpointRow]:
-    """Return the retained checkpoints, without savepoints, by number."""
-    return retained_checkpoints(session, dataflow)
 
 
 def numbers_of(retained: Sequence[CheckpointRow]) -> str:
@@ -251,7 +246,7 @@ def _open_checkpoint(
         row = _retained(session, dataflow, number)
         results = list(session.scalars(select(ResultRow.id).where(ResultRow.run == row.run, ResultRow.stage == name)))
         claim = by.claim(session, dataflow, results)
-        retained = numbers_of(kept_checkpoints(session, dataflow))
+        retained = numbers_of(retained_checkpoints(session, dataflow))
     lease = _lease(claim, closing)
     checkpoint = read_checkpoint(services.store, dataflow, number)
     if checkpoint is None:
@@ -283,7 +278,7 @@ def _require_files(services: Services, at: StateAt) -> None:
 
 
 def _retained(session: Session, dataflow: str, number: int) -> CheckpointRow:
-    kept = {row.number: row for row in kept_checkpoints(session, dataflow)}
+    kept = {row.number: row for row in retained_checkpoints(session, dataflow)}
     if number in kept:
         return kept[number]
     known = checkpoint_row(session, dataflow, number)
