@@ -35,19 +35,21 @@ def main(arguments: list[str]) -> int:
     """Run the command, and return the number of findings, at most 100."""
     asked = _parser().parse_args(arguments)
     if asked.replay is not None:
-        return _replay(asked.replay)
+        return _replay(asked.replay, derives=asked.derive)
     shares = DRAWN if asked.draw_shares else Shares(*(getattr(asked, each.name) for each in fields(Shares)))
     first, seeds = (asked.first, asked.seeds) if asked.seed is None else (asked.seed, 1)
-    swept = sweep(range(first, first + seeds), processes=asked.processes, most=asked.most, shares=shares)
+    swept = sweep(
+        range(first, first + seeds), processes=asked.processes, most=asked.most, shares=shares, derives=asked.derive
+    )
     for found in swept.findings:
         _say(report_of(found.seed, found.finding, shrink=not asked.raw, shares=shares))
     _say(f"# {swept.seeds} seeds from {first}: {len(swept.findings)} broke an invariant, in {swept.seconds:.0f} s")
     return min(len(swept.findings), 100)
 
 
-def _replay(file: Path) -> int:
+def _replay(file: Path, *, derives: bool) -> int:
     text = file.read_text()
-    finding = simulate(scene_from_text(text.splitlines()), events_from_text(text))
+    finding = simulate(scene_from_text(text.splitlines()), events_from_text(text), derives=derives)
     _say("nothing is wrong" if finding is None else str(finding))
     return 0 if finding is None else 1
 
@@ -67,6 +69,9 @@ def _parser() -> argparse.ArgumentParser:
         "--draw-shares",
         action="store_true",
         help="each seed draws all shares, and how often each event and fault comes",
+    )
+    parser.add_argument(
+        "--derive", action="store_true", help="derive what is due after each transaction: it has to be decided"
     )
     parser.add_argument("--raw", action="store_true", help="do not shrink what is found")
     return parser

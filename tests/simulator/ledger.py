@@ -130,6 +130,18 @@ class SimulatedLedger(Ledger):
             process.seen = seen
             raise
 
+    @contextmanager
+    def look(self) -> Iterator[Session]:
+        """Open a session of which nothing stays, and which is no step of a process."""
+        watch, self.connection.watch = self.connection.watch, None
+        session = self._session()
+        try:
+            yield session
+        finally:
+            session.rollback()
+            session.close()
+            self.connection.watch = watch
+
     def saw(self, dataflow: str, revision: int) -> None:
         """As a ledger does, for the process alone; commands that no process runs remember nothing."""
         process = self._process()

@@ -33,6 +33,7 @@ from tests.simulator.dataflows import (
     with_code,
     with_retained,
 )
+from tests.simulator.derived import WHAT_IS_DUE_IS_DECIDED
 from tests.simulator.events import MOST_LOST, OLD, Event, Verb, events_to_text
 from tests.simulator.healing import heal
 from tests.simulator.observer import Broken, NeedsARestore
@@ -158,14 +159,16 @@ def _drawn_shares(draw: Drawing) -> Shares:
     return Shares(*(draw.random() ** exponent for _ in fields(Shares)[:-1]))
 
 
-def simulate(scene: Scene, events: Sequence[Event], *, heals: bool = True) -> Finding | None:
+def simulate(scene: Scene, events: Sequence[Event], *, heals: bool = True, derives: bool = False) -> Finding | None:
     """Apply the events, then let everything recover if it `heals`; return the first broken invariant.
 
+    If it `derives`, it is also an invariant that what has to run again is decided after each transaction; this takes
+    as long as all else.
     It ends early where a person would have to restore a checkpoint, and there is none. An error that nobody expects, of
     the product or of the simulator, is a finding, too.
     """
     is_lossy = any(event.verb is Verb.LOSE_COMMITS for event in events)
-    world, number = World(scene, MOST_LOST if is_lossy else 0), None
+    world, number = World(scene, MOST_LOST if is_lossy else 0, derives=derives), None
     world.airflow.forgets = any(event.verb is Verb.FORGET for event in events)
     try:
         for number, event in enumerate(events):  # noqa: B007 - the finding names it
@@ -210,13 +213,20 @@ class Swept:
     seconds: float
 
 
-def sweep(seeds: Iterable[int], *, processes: int | None = None, most: int = 5, shares: Shares | None = USUAL) -> Swept:
+def sweep(
+    seeds: Iterable[int],
+    *,
+    processes: int | None = None,
+    most: int = 5,
+    shares: Shares | None = USUAL,
+    derives: bool = False,
+) -> Swept:
     """Simulate seeds until all are done, or `most` have broken an invariant."""
     began = time.monotonic()
     done, findings = 0, list[Found]()
     # Not forked: the caller may have threads, and SQLite connections must not cross a fork.
     with ProcessPoolExecutor(processes or os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        for chunk, found in pool.map(partial(_simulated, shares=shares), list(_chunks(seeds))):
+        for chunk, found in pool.map(partial(_simulated, shares=shares, derives=derives), list(_chunks(seeds))):
             done += chunk
             findings += found
             if len(findings) >= most:
@@ -231,11 +241,11 @@ def _chunks(seeds: Iterable[int]) -> Iterator[tuple[int, ...]]:
         yield chunk
 
 
-def _simulated(seeds: tuple[int, ...], shares: Shares | None) -> tuple[int, list[Found]]:
+def _simulated(seeds: tuple[int, ...], shares: Shares | None, *, derives: bool) -> tuple[int, list[Found]]:
     gc.set_threshold(100_000, 20, 100)  # a simulation makes much that incarnations as long as it does
     findings = []
     for seed in seeds:
-        finding = simulate(*scene_and_events(seed, shares))
+        finding = simulate(*scene_and_events(seed, shares), derives=derives)
         if finding is not None:
             findings.append(Found(seed, finding))
     return len(seeds), findings
@@ -296,13 +306,14 @@ def _simpler(event: Event) -> Iterator[Event]:
 def report_of(seed: int, finding: Finding, *, shrink: bool = True, shares: Shares | None = USUAL) -> str:
     """Return the seed, the broken invariant, the dataflow, and the events that lead there."""
     scene, events = scene_and_events(seed, shares)
+    derives = finding.invariant == WHAT_IS_DUE_IS_DECIDED
     if shrink:
         at, invariant = finding.event, finding.invariant
         events = events if at is None else events[: at + 1]
         events = shrunk(events, lambda fewer: _breaks(scene, fewer, invariant, heals=at is None))
-        finding = simulate(scene, events) or finding
+        finding = simulate(scene, events, derives=derives) or finding
     when = "during recovery" if finding.event is None else f"at event {finding.event + 1}"
-    again = f"python -m tests.simulator --seed {seed}{_as(shares)}"
+    again = f"python -m tests.simulator --seed {seed}{_as(shares)}{' --derive' if derives else ''}"
     return "\n".join(
         [
             f"# seed {seed}: {finding.invariant.replace('_', ' ')}",
@@ -324,5 +335,5 @@ def _as(shares: Shares | None) -> str:
 
 
 def _breaks(scene: Scene, events: Sequence[Event], invariant: str, *, heals: bool) -> bool:
-    finding = simulate(scene, events, heals=heals)
+    finding = simulate(scene, events, heals=heals, derives=invariant == WHAT_IS_DUE_IS_DECIDED)
     return finding is not None and finding.invariant == invariant

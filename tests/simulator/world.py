@@ -14,11 +14,12 @@ from typing import Final
 
 from tests.simulator.airflow import SimulatedAirflow, Unexpected
 from tests.simulator.dataflows import Scene, suite_folder
+from tests.simulator.derived import WHAT_IS_DUE_IS_DECIDED, undecided
 from tests.simulator.engine import SimulatedEngine
 from tests.simulator.history.history import History
 from tests.simulator.ledger import SimulatedLedger
 from tests.simulator.listings import Listings
-from tests.simulator.observer import Broken, Observer
+from tests.simulator.observer import Broken, Observer, require
 from tests.simulator.on_call import OnCall
 from tests.simulator.process import BACK, NO_FAULT, FaultKind, Process, ProcessFault
 from tests.simulator.receiver import RECEIVED_BY, Log
@@ -49,10 +50,11 @@ def _known_errors() -> Iterator[None]:
 
 
 class World:
-    """Everything that one simulation consists of."""
+    """Everything that one simulation consists of; if it `derives`, what is due is derived after each transaction."""
 
-    def __init__(self, scene: Scene, copies: int = 0) -> None:
+    def __init__(self, scene: Scene, copies: int = 0, *, derives: bool = False) -> None:
         self.scene, self.sources = scene, scene.sources
+        self._derives, self._derived_at = derives, 0
         self.is_lossy = copies > 0
         """True if the ledger may lose commits; it may lose `copies` at once."""
         self.content: dict[str, int] = {}
@@ -181,11 +183,15 @@ class World:
         is_rebuilt = is_catching_up or (late or self._process) in self.rebuilders
         if late is None:
             self.observer.transaction_committed(is_rebuilt=is_rebuilt)
-            return
-        was, self.history.is_reclaiming = self.history.is_reclaiming, late in self.pressed
-        self.history.ledger.replace()
-        self.observer.transaction_committed(is_rebuilt=is_rebuilt, sent_at=late.sent_at)
-        self.history.is_reclaiming = was
+        else:
+            was, self.history.is_reclaiming = self.history.is_reclaiming, late in self.pressed
+            self.history.ledger.replace()
+            self.observer.transaction_committed(is_rebuilt=is_rebuilt, sent_at=late.sent_at)
+            self.history.is_reclaiming = was
+        if self._derives and self._derived_at != self.ledger.connection.total_changes:
+            with self.ledger.look() as session:
+                require(WHAT_IS_DUE_IS_DECIDED, undecided(session, self.services))
+            self._derived_at = self.ledger.connection.total_changes
 
     def _file_changed(self, how: str, path: str, data: bytes) -> None:
         if how == "delete" and path in self._process.may_delete:

@@ -145,7 +145,10 @@ def _abandon_lost(services: Services, dataflow: str) -> tuple[int, ...]:
 
 
 def _note_written_late(services: Services, dataflow: str) -> None:
-    """Have manifests deleted again that a process has written which had slept since before they were deleted."""
+    """Have manifests deleted again that a process has written which had slept since before they were deleted.
+
+    A sweep would do so, too, but later; a ledger that was rebuilt until then would have them for checkpoints.
+    """
     listed = {checkpoint_number(name) for name in files_in(services.store, checkpoints_folder(dataflow))}
     with services.ledger.transaction() as session:
         deleted = {row.number for row in checkpoints_of(session, dataflow) if row.deleted_at is not None}
