@@ -8,9 +8,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import delete, insert, select
 from tests.simulator.actions import apply
 from tests.simulator.dataflows import scene_from_text
+from tests.simulator.derived import undecided
 from tests.simulator.events import Event, events_from_text, events_to_text
 from tests.simulator.healing import heal
 from tests.simulator.ledger import SimulatedLedger
@@ -30,11 +31,13 @@ from tests.simulator.simulate import (
 from tests.simulator.world import World
 
 from weir.errors import LedgerBehind, Retryable
-from weir.ledger.database.tables import DataflowRow
+from weir.ledger.database.tables import DataflowRow, PendingClearRow
 from weir.ledger.leases import clock
 
 SEEDS, DRAWN_SEEDS = 20, 4
 """As many as one core does in half a minute. They are the same each time; thousands of others are a soak."""
+
+DERIVED_SEEDS = 5
 
 SEEDS_AT_ONCE = 30
 
@@ -47,6 +50,27 @@ def test_the_invariants_hold_under_random_faults(shares, seeds):
     reports = [report_of(found.seed, found.finding, shares=shares) for found in swept.findings]
     assert swept.findings == (), "\n".join(reports)
     assert swept.seeds == seeds
+
+
+@pytest.mark.parametrize(("shares", "seeds"), [(USUAL, DERIVED_SEEDS), (DRAWN, 2)], ids=["usual", "drawn"])
+def test_no_transaction_of_any_kind_leaves_something_due_that_is_not_decided(shares, seeds):
+    swept = sweep(range(100, 100 + seeds), most=1, shares=shares, derives=True)
+    assert swept.findings == ()
+    assert swept.seeds == seeds
+
+
+def test_a_clear_that_is_due_and_not_decided_is_seen():
+    world = World(scene_from_text(TWO_STAGES.splitlines()))
+    try:
+        for event in events_from_text("step 0\nstep 0\nchange 0\nclear 0\nstep 0 kill@40"):
+            apply(world, event)
+        with world.ledger.look() as session:
+            assert list(undecided(session, world.services)) == []
+            assert session.execute(delete(PendingClearRow)).rowcount == 1
+            (found,) = undecided(session, world.services)
+            assert found.startswith("s1-set_s1[0] of ")
+    finally:
+        world.close()
 
 
 @pytest.mark.soak

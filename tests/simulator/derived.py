@@ -32,4 +32,5 @@ def undecided(session: Session, services: Services) -> Iterator[str]:
         if reconcile(session, services, run, state, own, is_as_restored=True):
             added = session.scalars(select(PendingClearRow).where(PendingClearRow.id > newest)).all()
             yield from (f"{row.region}[{row.subtask}] of {row.run}: {row.reason}" for row in added)
-            yield f"what is decided in {number} is older than what it is due to"
+            if not added:
+                yield f"what is decided in {number} is older than what it is due to"
