@@ -252,6 +252,18 @@ def test_a_backfill_computes_epochs_that_do_not_exist(driver):
     assert tries == dict.fromkeys([SECOND, THIRD], dict.fromkeys(ALL_OF_ONE, 1))
 
 
+@AT_ONCE.on("backfilled")
+def test_a_second_dag_run_of_a_day_is_skipped_and_names_the_first(driver):
+    """As one by the button *Trigger*: its logical date is another one."""
+    first = driver.run(SECOND)
+    second = driver.person.trigger(SECOND, THIRD, logical_date=f"{THIRD}T05:00:00Z")
+    driver.wait(lambda: driver.person.state_of(second) in ("success", "failed"), f"{second} to be over")
+    assert driver.person.state_of(second) == "success"
+    assert driver.states(second) == dict.fromkeys(ALL_OF_ONE, "skipped")
+    assert first in driver.note(second, "weir_close")
+    driver.person.delete_run(second)
+
+
 @AT_ONCE.on("backfilled", soak=True)
 def test_a_backfill_backwards_leaves_epochs_alone_that_exist(driver):
     _, ran = backfilled(driver, FIRST, FOURTH, run_backwards=True, max_active_runs=1, reprocess_behavior="none")

@@ -36,6 +36,7 @@ from weir.testing.fakes.task_ports import (
     FakeTaskEngine,
     FakeTaskPorts,
     Rescheduled,
+    Skipped,
     TaskCoordinator,
     TaskSettling,
     answer_failure,
@@ -227,6 +228,10 @@ class SimulatedAirflow(FakeAirflow):
             process.ask()
             if self.is_heard(task, process):
                 task.fail(str(failed))
+        except Skipped:
+            process.ask()
+            if self.is_heard(task, process):
+                task.state = "skipped"
         except Exception as error:  # noqa: BLE001 - as Airflow does
             self.require_expected(error)
             self._fail(process, task, ports, request, error)

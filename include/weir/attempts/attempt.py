@@ -38,6 +38,7 @@ from weir.coordination.values import (
     Committed,
     Evaluated,
     NotInRecord,
+    NotOwner,
     TaskKey,
 )
 from weir.errors import Conflict, Fenced, InputUnreadable, ResultUnavailable, Retryable
@@ -53,7 +54,7 @@ def run_attempt(
 ) -> dict[str, Any]:
     """Deliver pending clears, begin, compute, evaluate, commit, settle; return the summary for Airflow's UI.
 
-    `request` describes the try. Raises what `TaskPorts.wait` and `fail` raise, and what `weir.errors` says.
+    `request` describes the try. Raises what `TaskPorts.wait`, `fail` and `skip` raise, and what `weir.errors` says.
     """
     settle(task, dataflow, CLEARS)
     described = request()
@@ -79,7 +80,7 @@ def run_attempt(
 def _begin(task: TaskPorts, engine: TaskEngine, request: BeginRequest) -> BeginOutcome:
     """Begin, and stop the Spark work of earlier attempts: it would compete for memory and outlive its region."""
     outcome = task.coordinator.begin(request, task.airflow)
-    if isinstance(outcome, NotInRecord):
+    if isinstance(outcome, (NotInRecord, NotOwner)):
         return outcome
     if isinstance(outcome, Awaiting):
         try_to_note_wait(task, request, outcome)

@@ -25,8 +25,8 @@ def run_close(
     """Deliver pending clears, complete the run, publish its sinks, announce them, settle.
 
     `announce` gets the version of each sink, None where its content is published already. Returns the summary for
-    Airflow's UI. Raises ResultUnavailable for all that is missing, what `TaskPorts.wait` and `fail` raise, and what
-    `weir.errors` says.
+    Airflow's UI. Raises ResultUnavailable for all that is missing, what `TaskPorts.wait`, `fail` and `skip` raise, and
+    what `weir.errors` says.
     """
     settle(task, dataflow, CLEARS)
     described = request()

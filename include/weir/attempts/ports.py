@@ -61,6 +61,10 @@ class TaskPorts(Protocol):
         """Raise what has Airflow fail the task instance without asking its retry policy."""
         ...
 
+    def skip(self, reason: str) -> NoReturn:
+        """Raise what has Airflow skip the task instance."""
+        ...
+
     def log(self, message: str) -> None:
         """Write a line to the task's log, from any thread."""
         ...

@@ -34,6 +34,7 @@ from weir.coordination.values import (
     Exhausted,
     NotBegun,
     NotInRecord,
+    NotOwner,
     SparkWork,
     TaskKey,
 )
@@ -90,8 +91,8 @@ class OtherHistory(Fenced):
 def enter(services: Services, request: BeginRequest, clearer: Clearer) -> Registered | NotBegun:
     """Register an attempt, and transfer the ownership of the epoch from a DagRun that was deleted.
 
-    Raises Fenced if a newer try is registered, and Misconfigured if another DagRun that exists owns the epoch or the
-    DagRun's data interval is none.
+    Returns NotOwner if another DagRun of the DAG exists and has the same data interval. Raises Fenced if a newer try is
+    registered, and Misconfigured if one of another DAG owns the epoch, or the DagRun's data interval is none.
     """
     require_interval(request.interval, request.key.dag_id, request.key.run_id, request.schedule)
     give_up_deleted_predecessors(services, request, lambda: _new_run(services, request, services.store_id()), clearer)
@@ -100,6 +101,8 @@ def enter(services: Services, request: BeginRequest, clearer: Clearer) -> Regist
     except EpochOwned as owned:
         seen = _attempts_seen(services, request)
         if not _is_deleted(clearer, owned):
+            if owned.is_repeated:
+                return NotOwner(_not_owner(request, owned))
             raise
         _take(services, request, (owned.dag_id, owned.run_id), seen)
     except OtherHistory as other:
@@ -145,13 +148,25 @@ def _register_anew(services: Services, request: BeginRequest, newest: str, *, ma
 
 
 def _is_deleted(clearer: Clearer, owned: EpochOwned) -> bool:
-    """Report whether the owner was deleted in Airflow: a closing task is created and deleted with its DagRun."""
+    """Report whether the owner was deleted in Airflow: a closing task is created and deleted with its DagRun.
+
+    Raises EpochOwned where the account must not look.
+    """
     item = ClearItem(owned.dag_id, owned.run_id, owned.task_prefix + CLOSE.name, -1, None)
     try:
         (answer,) = clearer.inspect([item])
         return answer.state == MISSING and clearer.exists(owned.dag_id, owned.run_id) is not True
     except Misconfigured:  # not allowed to look at the owner's DAG
-        return False
+        raise owned from None
+
+
+def _not_owner(request: BeginRequest, owned: EpochOwned) -> str:
+    epoch = epoch_of(request.interval[0])
+    return (
+        f"epoch {epoch} of dataflow {request.dataflow.name} belongs to run {owned.run_id}, which has the same data "
+        f"interval: nothing to do. Clear {owned.run_id} to compute the epoch again. Or delete it, once no task of it "
+        f"runs, and clear {request.key.run_id}, which then computes the epoch in its place"
+    )
 
 
 def _is_present(clearer: Clearer, request: BeginRequest) -> bool:

@@ -222,8 +222,16 @@ class NotInRecord:
     note: str
 
 
-NotBegun = Awaiting | Exhausted | NotInRecord
-"""The answers where a try does not go on: it waits, its restarts are exhausted, or its run does not have it."""
+@dataclass(frozen=True, slots=True)
+class NotOwner:
+    """Another DagRun of the DAG has the same data interval, and owns the epoch: the task is skipped with a note."""
+
+    note: str
+
+
+NotBegun = Awaiting | Exhausted | NotInRecord | NotOwner
+"""The answers where a try does not go on: it waits, its restarts are exhausted, its run does not have it, or its DagRun
+does not own the epoch."""
 
 BeginOutcome = Begun | Adopted | NotBegun
 """The answers of the begin of a try."""

@@ -179,10 +179,14 @@ class NewRun:
 
 
 class EpochOwned(Misconfigured):
-    """Another DagRun owns the epoch: `dag_id`, `run_id`, and the `task_prefix` of its tasks."""
+    """Another DagRun owns the epoch: `dag_id`, `run_id`, and the `task_prefix` of its tasks.
+
+    `is_repeated` says that it is one of the same DAG, with the same data interval.
+    """
 
     def __init__(self, row: RunRow, new: NewRun) -> None:
         self.dag_id, self.run_id, self.task_prefix = row.dag_id, row.run_id, row.task_prefix
+        self.is_repeated = (row.dag_id, owner_interval(row)) == (new.dag_id, new.interval)
         super().__init__(
             f"epoch {row.epoch} of dataflow {row.dataflow} belongs to run {row.run_id} of DAG {row.dag_id}: "
             f"run {new.run_id} of DAG {new.dag_id} {_shared(row, new)} and would write the same results. "

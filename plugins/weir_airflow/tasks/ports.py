@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, TaskDeferred
+from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSkipException, TaskDeferred
 
 from weir.attempts.steps import HEARTBEAT_SECONDS, repeated
 from weir.attempts.waiting import WaitingAttempts
@@ -108,6 +108,10 @@ class AirflowTask:
     def fail(self, reason: str) -> NoReturn:
         """Raise AirflowFailException, about which Airflow asks no retry policy."""
         raise AirflowFailException(reason)
+
+    def skip(self, reason: str) -> NoReturn:
+        """Raise AirflowSkipException."""
+        raise AirflowSkipException(reason)
 
     def log(self, message: str) -> None:
         """Write a line to the task's log."""

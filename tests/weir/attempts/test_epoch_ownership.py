@@ -89,10 +89,47 @@ def test_an_epoch_is_not_taken_from_a_dag_run_that_exists(world, is_queued):
         world.airflow.queued.add(first)
     second = world.airflow.dag_run(kind="manual")
     world.airflow.step(world.airflow.task(second, "weather"))
-    assert "belongs to run scheduled__2013-01-01" in world.airflow.task(second, "weather").notes[-1]
+    weather = world.airflow.task(second, "weather")
+    assert weather.state == "skipped"
+    assert "belongs to run scheduled__2013-01-01" in weather.notes[-1]
     assert (first in world.airflow.queued) is is_queued
-    with pytest.raises(Misconfigured, match="delete manual__2013-01-01"):
-        world.airflow.coordinator.begin(world.airflow.request(world.airflow.task(second, "weather")), world.airflow)
+
+
+def test_a_second_dag_run_of_an_interval_is_skipped_whole_and_changes_nothing(world, green):
+    before = tries(world)
+    world.content["raw"] = "changed"
+    second = world.airflow.dag_run(kind="manual")
+    world.airflow.run_until_quiet()
+    states = {task.state for key, task in world.airflow.tasks.items() if key.run_id == second}
+    assert states == {"skipped"}
+    assert (tries(world), version(world)) == (before, 1)
+    with world.ledger.transaction() as session:
+        assert [row.run_id for row in runs_of(session)] == [green]
+
+
+def test_a_second_dag_run_that_was_skipped_takes_the_epoch_once_the_first_is_deleted(world, green):
+    second = world.airflow.dag_run(kind="manual")
+    world.airflow.run_until_quiet()
+    world.airflow.delete(green)
+    for key in [key for key in world.airflow.tasks if key.run_id == second]:
+        world.airflow.clear_by_hand(key.run_id, key.task_id, key.map_index)
+    world.airflow.run_until_quiet()
+    assert {task.state for task in world.airflow.tasks.values()} == {"success"}
+    with world.ledger.transaction() as session:
+        assert [row.run_id for row in runs_of(session)] == [second]
+
+
+def test_whether_the_owner_exists_is_asked_and_where_that_is_not_allowed_the_error_says_whose_the_epoch_is(
+    world, green, monkeypatch
+):
+    second = world.airflow.request(world.airflow.task(world.airflow.dag_run(kind="manual"), "weather"))
+
+    def refused(_items):
+        raise Misconfigured("the account must not read that DAG")
+
+    monkeypatch.setattr(world.airflow, "inspect", refused)
+    with pytest.raises(EpochOwned, match="delete manual__2013-01-01"):
+        world.airflow.coordinator.begin(second, world.airflow)
 
 
 def test_a_second_run_that_begins_in_the_same_second_is_refused_by_the_owners_name(world):

@@ -256,12 +256,12 @@ def test_a_skipped_producer_fails_its_consumer_by_name(world):
     assert "skipped" in joined.notes[-1]
 
 
-def test_a_second_dag_run_of_one_epoch_is_refused_and_names_the_first(green):
+def test_a_dag_run_of_another_dag_for_one_epoch_is_refused_and_names_the_first(green):
     airflow = green.airflow
     second = airflow.request(airflow.task(green.run, "weather"))
     from weir.errors import Misconfigured
 
-    other = replace(second, key=replace(second.key, run_id="manual__2013-01-01"))
+    other = replace(second, key=replace(second.key, dag_id="other", run_id="manual__2013-01-01"))
     with pytest.raises(Misconfigured, match="belongs to run scheduled__2013-01-01"):
         airflow.coordinator.begin(other, airflow)
 

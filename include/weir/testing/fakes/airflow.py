@@ -33,6 +33,7 @@ from weir.testing.fakes.task_ports import (
     FakeTaskEngine,
     FakeTaskPorts,
     Rescheduled,
+    Skipped,
     TaskCoordinator,
     TaskSettling,
     answer_failure,
@@ -251,6 +252,8 @@ class FakeAirflow:
             task.waits_on = error.awaiting.reason
         elif isinstance(error, FailedForGood):
             task.fail(str(error))
+        elif isinstance(error, Skipped):
+            task.state = "skipped"
         else:
             decision = answer_failure(ports, self.flow.name, request, error, self.strategy, self.users)
             if task.state != "running":

@@ -56,6 +56,10 @@ class FailedForGood(Exception):
     """The task instance fails, and no retry policy is asked."""
 
 
+class Skipped(Exception):
+    """The task instance is skipped."""
+
+
 class Hooks(Protocol):
     """The parts of a fake Airflow's attempts that a test may replace."""
 
@@ -86,6 +90,10 @@ class FakeTaskPorts:
     def fail(self, reason: str) -> NoReturn:
         """Raise FailedForGood."""
         raise FailedForGood(reason)
+
+    def skip(self, reason: str) -> NoReturn:
+        """Raise Skipped."""
+        raise Skipped(reason)
 
     def log(self, message: str) -> None:
         """Keep a line."""
