@@ -98,7 +98,8 @@ class LadderStack(Field):
 
     def _is_green(self, run_id: str) -> bool:
         state = next(run.state for run in self.api.runs(self.dag) if run.run_id == run_id)
-        assert state != "failed", f"{run_id} failed: {self.states(run_id)}"
+        instances = self.api.task_instances(self.dag, run_id) if state == "failed" else ()
+        assert state != "failed", f"{run_id} failed: {[(str(each), each.state, each.note) for each in instances]}"
         return state == "success" and set(self.states(run_id).values()) <= {"success", "removed"} and not self.owed()
 
     def note(self, run_id: str, task: str) -> str:
