@@ -2,6 +2,9 @@
 
 Invariant: each asset event follows a publication. A task with an asset for an outlet would emit an event at every
 success, also where a clear has changed nothing; so the closing task has aliases, and adds assets with new versions.
+
+Airflow enters an asset of an alias with its first event. Where two closing tasks announce a sink for the first time at
+once, it fails at the second one, and calls that task failed, though its run is closed: so assets are entered before.
 """
 
 from __future__ import annotations

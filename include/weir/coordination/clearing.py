@@ -96,6 +96,10 @@ class EndpointClearer:
         found = self._ask(dag_id, "rights", {"user": user})
         return UserRights(bool(found["reads"]), bool(found["edits"]), str(found["unknown"]))
 
+    def enter_assets(self, dag_id: str, dataflow: str, sinks: Sequence[str]) -> None:
+        """Have the endpoint enter the assets of sinks."""
+        self._ask(dag_id, "assets", {"dataflow": dataflow, "sinks": [*sinks]})
+
     def can_defer(self, pool: str) -> bool:
         """Ask whether a triggerer runs, and whether the pool counts deferred tasks."""
         health = self._api.ask("GET", path_of("api", "v2", "monitor", "health"))

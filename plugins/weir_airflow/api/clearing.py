@@ -14,6 +14,8 @@ from weir.coordination.clearing import EndpointClearer
 from weir.errors import Misconfigured
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from airflow.sdk import Connection
 
     from weir.coordination.airflow import UserRights
@@ -31,6 +33,10 @@ class AirflowApi(Airflow, Protocol):
 
     def rights(self, dag_id: str, user: str) -> UserRights:
         """Return what a user, by name, may do with the task instances of a DAG. Raises Retryable or Misconfigured."""
+        ...
+
+    def enter_assets(self, dag_id: str, dataflow: str, sinks: Sequence[str]) -> None:
+        """Enter the assets of sinks that Airflow does not have. Raises Retryable or Misconfigured."""
         ...
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
 from airflow.api.common.airflow_health import get_airflow_health
+from airflow.models.asset import AssetAliasModel, AssetModel
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.models.log import Log
@@ -20,7 +22,8 @@ from airflow.models.pool import Pool
 from airflow.models.taskinstance import TaskInstance, clear_task_instances
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState, State, TaskInstanceState
-from sqlalchemy import func, select, tuple_, update
+from sqlalchemy import false, func, select, tuple_, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from weir.coordination.airflow import MOST_RUNS, ClearAnswer, ClearItem, OpenRun, SeenDag, SeenRun, UserRights, by_dag
@@ -28,6 +31,7 @@ from weir.coordination.clearing import HEALTHY
 from weir.coordination.values import TaskKey
 from weir.execution.airflow_words import CLEARABLE, MISSING, UNSUCCESSFUL
 from weir.execution.failure_words import NOTE_LENGTH, noted
+from weir_airflow.assets import sink_alias, sink_asset
 
 _ITEMS_A_QUERY: Final = 300
 _Key = tuple[str, str, int]
@@ -107,6 +111,22 @@ def _is_stranded(session: Session, dag_run: DagRun) -> bool:
         TaskInstance.dag_id == dag_run.dag_id, TaskInstance.run_id == dag_run.run_id, TaskInstance.state.is_(None)
     )
     return dag_run.state in State.finished_dr_states and session.scalar(cleared.limit(1)) is not None
+
+
+def enter_assets(session: Session, dataflow: str, sinks: Iterable[str]) -> None:
+    """Enter those assets of sinks, with their aliases, that Airflow's database does not have, and commit."""
+    # SQLite has one writer: who has read before cannot become it once another one was.
+    session.execute(update(AssetModel).where(false()).values(name=AssetModel.name))
+    for sink in sorted(sinks):
+        asset, alias = sink_asset(dataflow, sink), sink_alias(dataflow, sink)
+        of_asset = select(AssetModel).where(AssetModel.name == asset.name, AssetModel.uri == asset.uri)
+        of_alias = select(AssetAliasModel).where(AssetAliasModel.name == alias.name)
+        with suppress(IntegrityError), session.begin_nested():  # another request has entered both
+            model = session.scalar(of_asset) or AssetModel(name=asset.name, uri=asset.uri, group=asset.group)
+            session.add(model)
+            if alias.name not in {each.name for each in model.aliases}:
+                model.aliases.append(session.scalar(of_alias) or AssetAliasModel(name=alias.name, group=alias.group))
+    session.commit()
 
 
 class DbClearer:
@@ -192,6 +212,11 @@ class DbClearer:
         from weir_airflow.api.users import rights_named  # noqa: PLC0415  likewise
 
         return rights_named(create_auth_manager(), user, dag_id)
+
+    def enter_assets(self, dag_id: str, dataflow: str, sinks: Sequence[str]) -> None:  # noqa: ARG002  no rights here
+        """Enter the assets of sinks that the database does not have."""
+        with create_session(scoped=False) as session:
+            enter_assets(session, dataflow, sinks)
 
     def can_defer(self, pool: str) -> bool:
         """Report whether a triggerer runs, and deferred tasks hold no slot of a pool."""

@@ -1,7 +1,8 @@
-"""The endpoint at /weir: it compares and clears.
+"""The endpoint at /weir: it compares and clears, and enters the assets of sinks.
 
-Invariant: each verb is guarded as Airflow guards the like: clearing by the permission to edit task instances of the DAG
-in its path, starting a run by that to edit its DagRuns. It knows nothing of the ledger.
+Invariant: each verb is guarded as Airflow guards the like: clearing, and what comes before an event of a task, by the
+permission to edit task instances of the DAG in its path; starting a run by that to edit its DagRuns. It knows nothing
+of the ledger.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from weir.coordination.airflow import ClearAnswer, ClearItem, UserRights
 from weir.execution.failure_words import NOTE_LENGTH
-from weir_airflow.api.compare_and_clear import compare_and_clear, start_queued
+from weir_airflow.api.compare_and_clear import compare_and_clear, enter_assets, start_queued
 from weir_airflow.api.users import rights_named
 
 app = FastAPI(title="Weir", description="Compares and clears task instances, for Weir's recovery.")
@@ -93,6 +94,19 @@ class RightsBody(_Body):
     user: Annotated[str, StringConstraints(min_length=1, max_length=512)]
 
 
+class AssetsBody(_Body):
+    """The sinks of a dataflow that are about to be announced."""
+
+    dataflow: str
+    sinks: list[str]
+
+
+class AssetsAnswer(BaseModel):
+    """The sinks whose assets Airflow has now."""
+
+    sinks: list[str]
+
+
 @app.post("/dags/{dag_id}/clear", dependencies=_MAY_CLEAR)
 def clear(dag_id: str, body: ClearBody, session: SessionDep, user: GetUserDep) -> ClearAnswers:
     """Clear the task instances that have finished and have the expected try."""
@@ -113,6 +127,13 @@ def start(dag_id: str, body: StartBody, session: SessionDep, user: GetUserDep) -
     """Set a queued run running that a run of a later epoch waits for."""
     state, is_started = start_queued(session, dag_id, body.run_id, user_name=user.get_name())
     return StartAnswer(run_id=body.run_id, state=state, started=is_started)
+
+
+@app.post("/dags/{dag_id}/assets", dependencies=_MAY_CLEAR)
+def assets(dag_id: str, body: AssetsBody, session: SessionDep) -> AssetsAnswer:  # noqa: ARG001  its rights are asked
+    """Enter the assets of sinks that Airflow does not have."""
+    enter_assets(session, body.dataflow, body.sinks)
+    return AssetsAnswer(sinks=body.sinks)
 
 
 @app.post("/dags/{dag_id}/rights", dependencies=_MAY_CLEAR)

@@ -17,7 +17,7 @@ from weir.attempts import closing, compacting
 from weir.attempts.attempt import run_attempt
 from weir.code.archive import Archive, pack, top_level
 from weir.coordination.values import BeginRequest, TaskKey
-from weir.errors import Misconfigured
+from weir.errors import Misconfigured, WeirError
 from weir.ledger.runs import PreviousRun, epoch_of
 from weir.secrecy import without_secrets, without_secrets_in_errors
 from weir.state.compaction import CompactionRequest
@@ -26,7 +26,7 @@ from weir_airflow.tasks.context import TaskContext, airflow_api
 from weir_airflow.tasks.ports import AirflowTask, SparkEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from airflow.sdk import Context
     from airflow.sdk.types import DagRunProtocol
@@ -63,8 +63,25 @@ def run_close(declared: Declaration, context: Context, log: Log) -> dict[str, An
             AirflowTask(task_context, log, context),
             declared.flow.name,
             lambda: begin_request(declared, context, "", task_context.recovery.restart),
-            lambda request, versions: announce(context, declared.flow.name, epoch_of(request.interval[0]), versions),
+            lambda request, versions: _announce(task_context, declared, context, log, request, versions),
         )
+
+
+def _announce(
+    task_context: TaskContext,
+    declared: Declaration,
+    context: Context,
+    log: Log,
+    request: BeginRequest,
+    versions: Mapping[str, int | None],
+) -> None:
+    new = [sink for sink, version in versions.items() if version is not None]
+    try:
+        if new:
+            task_context.airflow.enter_assets(request.key.dag_id, declared.flow.name, new)
+    except WeirError as error:
+        log(f"Airflow enters the assets of {', '.join(new)} with their first events: {error}")
+    announce(context, declared.flow.name, epoch_of(request.interval[0]), versions)
 
 
 def run_compaction(

@@ -57,6 +57,19 @@ def test_every_clearer_answers_for_each_item_in_order(clearer, new_run, look):
     assert [look.task(run_id, "delta", index)[0] for index in (0, 1)] == ["success", "running"]
 
 
+def test_every_clearer_enters_the_assets_of_sinks_once(clearer):
+    from airflow.models.asset import AssetModel
+    from airflow.utils.session import create_session
+
+    for _ in range(2):
+        clearer.enter_assets("river", "delta", ["salt", "mud"])
+    with create_session() as session:
+        found = session.query(AssetModel).filter(AssetModel.uri.like("weir://delta/%")).order_by(AssetModel.name).all()
+        assert [(each.name, each.uri, [alias.name for alias in each.aliases]) for each in found] == [
+            (f"delta.{sink}", f"weir://delta/{sink}", [f"delta.{sink}"]) for sink in ("mud", "salt")
+        ]
+
+
 def test_every_clearer_inspects_without_changing_anything(clearer, new_run, look):
     run_id = new_run("running")
     (answer,) = clearer.inspect([wanted(run_id)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -162,6 +163,29 @@ def test_of_four_that_clear_the_same_at_once_one_clears(new_run, clear, look):
     assert sorted(answer.cleared for answer in answers) == [False, False, False, True]
     assert {answer.state for answer in answers if not answer.cleared} == {None}
     assert look.task(run_id, "spring")[:2] == (None, 1)
+
+
+def test_of_four_that_enter_assets_at_once_none_fails(river):
+    """Airflow itself fails where two first events of an asset come at once, and calls the second task failed."""
+    from airflow.models.asset import AssetModel
+    from airflow.utils.session import create_session
+
+    from weir_airflow.api.compare_and_clear import DbClearer
+
+    start = threading.Barrier(4)
+
+    def race(_number):
+        start.wait()
+        DbClearer().enter_assets("river", "mouth", ["silt", "sand"])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(race, range(4)))
+    with create_session() as session:
+        found = session.query(AssetModel).filter(AssetModel.uri.like("weir://mouth/%")).all()
+        assert sorted((each.name, [alias.name for alias in each.aliases]) for each in found) == [
+            ("mouth.sand", ["mouth.sand"]),
+            ("mouth.silt", ["mouth.silt"]),
+        ]
 
 
 def test_those_that_clear_the_same_of_several_runs_in_other_orders_do_not_lock_each_other_out(new_run, clear):

@@ -96,6 +96,12 @@ def test_of_four_racing_requests_one_clears_and_none_fails(new_run, post):
     assert sum(answer.json()["items"][0]["cleared"] for answer in answers) == 1
 
 
+def test_entering_assets_needs_the_permission_to_clear(post):
+    body = {"dataflow": "mouth", "sinks": ["silt"]}
+    assert post("assets", body, "reader").status_code == 403
+    assert post("assets", body).json() == {"sinks": ["silt"]}
+
+
 def test_a_dry_run_changes_nothing(new_run, post, look):
     run_id = new_run("running")
     assert post("clear", body_for(run_id) | {"dry_run": True}).json()["items"][0]["cleared"]
