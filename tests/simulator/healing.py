@@ -196,6 +196,8 @@ def _collect_all(world: World) -> None:
     _let_claims_end(world)
     collect(world, Event(Verb.COLLECT, how="release"))
     require("no_unneeded_result_is_left", left_over(world.history, is_reclaiming=False))
+    # What restores and compactions that were killed have left is of no attempt that the ledger knows.
+    world.airflow.wait((world.services.retention.orphan_age + world.history.slack) // timedelta(minutes=1))
     collect(world, Event(Verb.COLLECT, 1, "sweep"))
     require("no_unneeded_result_is_left", left_over(world.history, is_reclaiming=True))
     require("all_that_is_left_is_known", unknown_files(world.history))

@@ -418,13 +418,17 @@ class FolderAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FolderDecision:
-    """The action for a folder, and why. If `is_aged`, it waits until its files, and `since`, are old enough."""
+    """The action for a folder, and why. If `is_aged`, it waits until its files, and `since`, are old enough.
+
+    If not `is_named`, no row names it: a restore or a compaction is entered only when it is whole.
+    """
 
     folder: AttemptFolder
     action: FolderAction
     reason: str
     is_aged: bool = False
     since: datetime | None = None
+    is_named: bool = True
 
 
 def folder_decisions(found: RunFolder, known: RunKnowledge) -> tuple[FolderDecision, ...]:
@@ -453,7 +457,8 @@ def _decide_left(
 ) -> FolderDecision:
     """Decide about the other folders of attempts: records, cached output, results without a row."""
     if attempt is None:
-        return FolderDecision(folder, FolderAction.GARBAGE, "the ledger knows no such attempt", is_aged=True)
+        why = "the ledger knows no such attempt"
+        return FolderDecision(folder, FolderAction.GARBAGE, why, is_aged=True, is_named=False)
     if folder.place is Place.RECORD:
         return _kept(folder, "the record of an attempt, kept until the run expires")
     if folder.place is Place.COPY:

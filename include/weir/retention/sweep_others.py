@@ -111,7 +111,7 @@ def _sweep_epoch(sweep: RunSweep, path: str, rebuild: str) -> None:
         return (Garbage.STRAY, "it is of an unknown run, and no result") if is_of_attempt else (unknown, _FOREIGN)
 
     unknown = sweep.report.unknown
-    sweep.sweep_files(((each.path, each.bytes) for each in files), fate)
+    sweep.sweep_files(((each.path, each.bytes) for each in files), fate, are_named=False)
 
 
 def _sweep_checkpoints(sweep: RunSweep, dataflow: str) -> None:
@@ -152,7 +152,7 @@ def _sweep_archives(sweep: RunSweep, dataflow: str, *, knows_all_runs: bool) -> 
             return report.unknown, _FOREIGN if archive_fingerprint(path) is None else rebuild
         return None if path in gone else (Garbage.ARCHIVE, "code that the ledger does not name")
 
-    sweep.sweep_files(found, fate)
+    sweep.sweep_files(found, fate, are_named=False)
 
 
 def _sweep_positions(sweep: RunSweep, dataflow: str, *, knows_all_runs: bool) -> None:
@@ -169,7 +169,7 @@ def _sweep_positions(sweep: RunSweep, dataflow: str, *, knows_all_runs: bool) ->
             return report.unknown, f"`weir ledger rebuild {dataflow}` takes it in"
         return Garbage.POSITION, "no run goes on from it any more"
 
-    sweep.sweep_files(((each.path, each.bytes) for each in found), fate)
+    sweep.sweep_files(((each.path, each.bytes) for each in found), fate, are_named=False)
 
 
 def report_unknown_dataflows(services: Services, report: SweepReport, age_limit: timedelta) -> None:

@@ -94,7 +94,11 @@ class _Listed:
 
 
 class RunSweep:
-    """Sweeps runs of one dataflow into one report; files without a row go once they are older than `age_limit`."""
+    """Sweeps runs of one dataflow into one report; files of no use go once they are older than `age_limit`.
+
+    What no row names goes by `orphan_age` at the earliest, however low that limit is: what restores, compactions and
+    begins write is entered only when it is whole.
+    """
 
     def __init__(
         self,
@@ -106,7 +110,9 @@ class RunSweep:
         is_reclaiming: bool = False,
     ) -> None:
         self.services, self.report = services, report
-        self._settings, self._age_limit, self._is_reclaiming = settings, age_limit, is_reclaiming
+        self._settings, self._is_reclaiming = settings, is_reclaiming
+        self._age_limit = {True: age_limit, False: max(age_limit, settings.orphan_age)}
+        """By whether a row names a file, or its attempt."""
         self._would_go = {each.path for each in report.deleted} if report.is_dry else set()  # else they are not there
 
     def sweep(self, run: str) -> None:
@@ -159,7 +165,9 @@ class RunSweep:
             session.get_one(RunRow, run).is_record_due = True
         write_record(self.services, run)
 
-    def sweep_files(self, files: Iterable[tuple[str, int]], fate: Callable[[str], Fate]) -> None:
+    def sweep_files(
+        self, files: Iterable[tuple[str, int]], fate: Callable[[str], Fate], *, are_named: bool = True
+    ) -> None:
         """Delete or list single files; unfinished writes of killed processes are deleted once they are old."""
         for path, size in files:
             is_temporary = TEMPORARY.fullmatch(name_of(path)) is not None
@@ -168,7 +176,7 @@ class RunSweep:
                 continue
             to, reason = found
             if isinstance(to, Garbage):
-                self.remove_file(path, size, reason, to, is_aged=to not in _NOT_AGED)
+                self.remove_file(path, size, reason, to, is_aged=to not in _NOT_AGED, is_named=are_named)
             else:
                 to.append(Kept(path, size, reason))
 
@@ -288,7 +296,7 @@ class RunSweep:
 
     def _is_old(self, decision: FolderDecision) -> bool:
         """Report whether a folder has not changed within the age limit."""
-        before = self.services.now() - self._age_limit
+        before = self.services.now() - self._age_limit[decision.is_named]
         if decision.since is not None and decision.since > before:
             return False
         paths = [f"{decision.folder.path}/{name}" for name, _ in decision.folder.files]
@@ -344,13 +352,20 @@ class RunSweep:
             self.remove_file(f"{folder.path}/{name}", size, "another copy counts, or it was never completed")
 
     def remove_file(
-        self, path: str, size: int, reason: str, kind: Garbage = Garbage.STRAY, *, is_aged: bool = True
+        self,
+        path: str,
+        size: int,
+        reason: str,
+        kind: Garbage = Garbage.STRAY,
+        *,
+        is_aged: bool = True,
+        is_named: bool = True,
     ) -> None:
         """Delete one file; if `is_aged`, only once it is older than the age limit."""
         at = self._modified(path)
         if at is None:
             return
-        if is_aged and at > self.services.now() - self._age_limit:
+        if is_aged and at > self.services.now() - self._age_limit[is_named]:
             self.report.kept.append(Kept(path, size, f"{reason}; it is not old enough yet"))
             return
         if not self.report.is_dry:

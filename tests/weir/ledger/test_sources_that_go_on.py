@@ -16,6 +16,7 @@ from weir.formats.paths import positions_folder
 from weir.ledger.database.tables import RunRow
 from weir.ledger.sources import range_of, splits_of
 from weir.rebuild.rebuild import rebuild
+from weir.recovery import resolving
 from weir.recovery.adopt import adopt
 from weir.recovery.resolving import resolve
 from weir.retention.sweep import sweep
@@ -265,6 +266,26 @@ def test_a_position_is_deleted_when_no_run_goes_on_from_it_any_more(world, there
     there["items"] += 1
     day(world, 4)
     assert read(world, 4) == [6]
+
+
+def test_a_sweep_of_files_of_any_age_leaves_a_position_that_is_about_to_be_recorded(world, there, monkeypatch):
+    """Its file is written before the row that names it."""
+    monkeypatch.setattr(positions, "_LARGEST_VALUE", 4)
+    write = positions.stored_position
+
+    def swept(*given):
+        found = write(*given)
+        world.airflow.time = max(world.airflow.time, datetime.now(UTC))
+        sweep(world.services, "ladder", is_full=True, older_than=timedelta())
+        return found
+
+    monkeypatch.setattr(resolving, "stored_position", swept)
+    world.airflow.time = datetime.now(UTC)  # the files have the machine's time
+    day(world, 1)
+    assert position_files(world) == {range_of_day(world, 1).position["file"]}
+    there["items"] = 5
+    day(world, 2)
+    assert read(world, 2) == [3, 4]
 
 
 def test_a_position_that_is_gone_or_damaged_is_told_and_nothing_is_read(world, monkeypatch):

@@ -215,14 +215,16 @@ def test_files_that_a_ledger_does_not_name_stay_where_it_knows_not_all_runs(worl
     assert before <= {each.path for each in report.unknown}
 
 
-def test_the_collector_between_a_stored_file_and_the_transaction_of_its_begin_leaves_the_file(world):
+@pytest.mark.parametrize("age", [None, timedelta()])
+def test_the_collector_between_a_stored_file_and_the_transaction_of_its_begin_leaves_the_file(world, age):
     """The sweep sees a file that no row names: the begin's transaction names it afterwards."""
     swept = []
 
     def sweeps(path):
-        if archives_folder("ladder") in path:
+        if archives_folder("ladder") in path and not swept:
             swept.append(path)
-            full(world)
+            pass_days(world, 0)
+            full(world, older_than=age)
 
     world.store.after = sweeps
     third = world.deploy(totals=3)

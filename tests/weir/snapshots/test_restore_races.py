@@ -1,7 +1,9 @@
 """Restoring a checkpoint while runs are closed: what is restored has its files, or nothing is restored."""
 
+import os
 import threading
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from sqlalchemy import text
@@ -12,10 +14,12 @@ from tests.weir.restoring import (
     aircraft,
     checkpoints,
     files_of,
+    keep_savepoints,
     lineage_of,
     restore,
     rows_of,
     run_days,
+    spoil,
     states_of,
 )
 from tests.weir.small_dataflow import Saved, World
@@ -25,6 +29,7 @@ from weir.dataflow import keyed_state
 from weir.errors import Misconfigured, Retryable
 from weir.formats.paths import checkpoint_path
 from weir.recovery.adopt import adopt
+from weir.retention.sweep import sweep
 from weir.snapshots.restore import RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
 from weir.snapshots.savepoint import SavepointRequest, create
@@ -65,6 +70,20 @@ class Once:
         with self._lock:
             work, self._work = self._work, lambda: None
             work()
+
+
+class CreatingStore(Store):
+    """Tells of each file that was made."""
+
+    __slots__ = ("made",)
+
+    def __init__(self, store, made):
+        super().__init__(store.files)
+        self.made = made
+
+    def create(self, path, data):
+        super().create(path, data)
+        self.made(path)
 
 
 class WatchedStore(Store):
@@ -162,3 +181,43 @@ def test_on_postgresql_a_checkpoint_that_a_fork_is_about_to_name_is_not_subsumed
         pytest.raises(Misconfigured, check=of_kind("snapshots.not_retained")),
     ):
         require_retained(session, source)
+
+
+
+def swept_after(world, nth, made):
+    """Services whose nth file is followed by sweeps of files of any age; all of the test is in a moment."""
+
+    def sweep_once(path):
+        made.append(path)
+        if len(made) == nth:
+            at = world.airflow.time.timestamp()
+            for each in (world.folder / "store").rglob("*"):
+                os.utime(each, (at, at))
+            for each in ("ladder", None):
+                sweep(world.services, each, is_full=True, older_than=timedelta())
+
+    return replace(world.services, store=CreatingStore(world.store, sweep_once))
+
+
+@pytest.mark.parametrize("fork", [None, "forked"])
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+def test_a_sweep_of_files_of_any_age_leaves_what_a_restore_has_not_committed_yet(days, fork, nth):
+    """No row names its files before all of them are there."""
+    keep_savepoints(days, 2)
+    right, made = states_of(days, 2), []
+    spoil(days, 2)
+    restore_snapshot(swept_after(days, nth, made), RestoreRequest("ladder", "day2", fork=fork))
+    assert states_of(days, 2, fork or "ladder") == right
+    assert len(made) >= nth
+    assert all(days.store.size(path) for path in made)
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_so_it_does_where_the_restored_epoch_has_no_run_yet(days, tmp_path, nth):
+    made = []
+    create(days.services, SavepointRequest("ladder", to=f"{tmp_path}", name="mine"))
+    other = World(tmp_path / "other", WHOLE)
+    run_days(other.airflow, 1)
+    restore_snapshot(swept_after(other, nth, made), RestoreRequest("ladder", f"{tmp_path}/mine"))
+    assert states_of(other, 2) == states_of(days, 2)
+    assert all(other.store.size(path) for path in made)

@@ -33,7 +33,8 @@ def gc(
         str | None,
         typer.Option(
             help='Age at which files of attempts that never committed, and unfinished writes, are deleted, like "1 '
-            'day". Whole results that the ledger does not know are only reported.',
+            'day". Whole results that the ledger does not know are only reported. What it does not name at all may be '
+            "of a restore that is under way, and stays for orphan_age at least.",
             show_default=False,
         ),
     ] = None,
