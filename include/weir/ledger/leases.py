@@ -91,6 +91,11 @@ def stored(session: Session, results: Collection[int], states: Collection[Partit
     return frozenset(found)
 
 
+def is_holding(session: Session, holder: str, now: datetime) -> bool:
+    """Report whether `holder` has a lease now: its process renews them while it works."""
+    return session.execute(_HELD.limit(1), {"of": holder, "at": clock(session, now)}).first() is not None
+
+
 def drop_leases(session: Session, holder: str) -> None:
     """Delete the leases of `holder`."""
     session.flush()

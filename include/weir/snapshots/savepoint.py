@@ -2,8 +2,8 @@
 
 Invariant: a savepoint exists when its manifest does, which is written last and deleted first: from then on only a drop
 deletes it, whatever the ledger answers. A folder is claimed before anything is written there, and only the savepoint's
-own files are ever deleted. A savepoint that was not finished is removed by a later command once it is old, or completed
-in the ledger if its manifest was written. What is copied is compared with its SHA-256. No number is given out twice,
+own files are ever deleted. A savepoint that was not finished, and whose process renews no leases, is removed by a later
+command once it is old, or completed in the ledger if its manifest was written. What is copied is compared with its SHA-256. No number is given out twice,
 even if the ledger was lost: the store keeps the number of each savepoint, wherever that is.
 """
 
@@ -41,7 +41,7 @@ from weir.ledger.checkpoints import (
 )
 from weir.ledger.database.columns import taken
 from weir.ledger.database.tables import CheckpointRow
-from weir.ledger.leases import drop_leases, hold_leases, take_leases
+from weir.ledger.leases import drop_leases, hold_leases, is_holding, take_leases
 from weir.ledger.names import require_dataflow
 from weir.ledger.runs import newest_dataflow_settings
 from weir.snapshots.source import (
@@ -338,6 +338,7 @@ def _write(services: Services, folder: Folder, savepoint: Checkpoint) -> None:
 
 def _completed(services: Services, row: CheckpointRow, folder: Folder) -> Savepoint:
     services.store_id()  # else it was written below a mount point whose disk is gone
+    _require_not_dropped(services, row, folder)
     folder.store.delete(folder.at(CLAIM))
     with services.ledger.transaction(row.dataflow) as session:
         drop_leases(session, row.attempt)
@@ -346,6 +347,17 @@ def _completed(services: Services, row: CheckpointRow, folder: Folder) -> Savepo
             done = complete(session, row.dataflow, row.number, row.attempt, row.content, services.now())
             return _savepoint(services, done)
     raise services.ledger.behind(row.dataflow, f"it does not know savepoint {row.number}, which is whole")
+
+
+def _require_not_dropped(services: Services, row: CheckpointRow, folder: Folder) -> None:
+    """Remove what was written since somebody has dropped the savepoint that was being made. Raises Conflict."""
+    with services.ledger.transaction() as session:
+        known = checkpoint_row(session, row.dataflow, row.number)
+        is_dropped = known is not None and known.attempt == row.attempt and known.deleted_at is not None
+    if is_dropped:
+        if is_own(folder, row):
+            remove(folder)
+        raise Conflict.of("snapshots.dropped_meanwhile", number=row.number, dataflow=row.dataflow)
 
 
 def _undo(services: Services, row: CheckpointRow, folder: Folder) -> None:
@@ -367,10 +379,16 @@ def tidy(services: Services, dataflow: str) -> tuple[int, ...]:
             folder = folder_of_savepoint(services, row)
             if is_made(folder, row):
                 _completed(services, row, folder)
-            elif row.triggered_at + services.retention.orphan_age <= services.now():
+            elif row.triggered_at + services.retention.orphan_age <= services.now() and not _is_alive(services, row):
                 _remove(services, row, folder)
                 removed.append(row.number)
     return tuple(removed)
+
+
+def _is_alive(services: Services, row: CheckpointRow) -> bool:
+    """Report whether a process copies the files of a savepoint, however long that takes."""
+    with services.ledger.transaction() as session:
+        return is_holding(session, row.attempt, services.now())
 
 
 def _remove(services: Services, row: CheckpointRow, folder: Folder) -> None:

@@ -23,13 +23,14 @@ from tests.weir.restoring import (
 )
 from tests.weir.small_dataflow import World
 
-from weir.errors import LedgerBehind, Misconfigured, Retryable
+from weir.errors import Conflict, LedgerBehind, Misconfigured, Retryable
 from weir.formats.checkpoint import Checkpoint
 from weir.formats.codec import from_json, to_json
 from weir.formats.paths import checkpoint_path, number_path
 from weir.ledger.database.tables import CheckpointRow, LeaseRow, ResultRow
 from weir.rebuild.catching_up import catch_up
 from weir.rebuild.rebuild import rebuild
+from weir.snapshots import savepoint
 from weir.snapshots.restore import RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
 from weir.snapshots.savepoint import SavepointRequest, create, drop, savepoints, show, tidy
@@ -419,6 +420,22 @@ def test_a_creation_that_is_killed_is_completed_or_undone_by_who_comes_by(days, 
         assert "pending" not in set(session.scalars(select(CheckpointRow.status)))
 
 
+def test_a_creation_that_takes_longer_than_orphan_age_is_not_tidied_away(days, monkeypatch):
+    """It renews its leases meanwhile, which a killed one does not."""
+    monkeypatch.setattr(savepoint, "_BETWEEN_RENEWALS", 1)
+    hasty = replace(days.services, retention=replace(days.services.retention, orphan_age=timedelta(hours=2)))
+    removed = []
+
+    def pass_time(path):
+        if "/_savepoints/" in path:
+            days.airflow.time += timedelta(minutes=25)
+            removed.extend(tidy(hasty, "ladder"))
+
+    made = create(replace(hasty, store=Watched(days.store, pass_time)), SavepointRequest("ladder", name="mine"))
+    assert (made.status, removed) == ("completed", [])
+    assert restore(days, "mine", is_dry=True).source == "savepoint 3 of ladder (epoch 20130102T000000Z)"
+
+
 @pytest.mark.parametrize(("steps", "name"), [(1, None), (5, None), (5, "mine"), (10, "mine"), (11, None), (12, "mine")])
 def test_of_all_tries_of_a_request_one_makes_a_savepoint_wherever_the_earlier_ones_were_killed(days, steps, name):
     whole, days.store.files = days.store.files, Refusing(days.store.files, steps, Dead(), is_dead=True)
@@ -459,6 +476,23 @@ def test_one_on_a_disk_that_is_not_mounted_is_not_taken_for_removed(days, tmp_pa
     assert [each.status for each in savepoints(days.services)] == ["pending"]
     assert tidy(days.services, "ladder") == (3,)
     assert lying(days.store, "ladder") == before | {NUMBER}
+
+
+@pytest.mark.parametrize("nth", [2, 5, 8])
+def test_one_that_is_dropped_while_it_is_made_leaves_nothing(days, nth):
+    before, told = lying(days.store, "ladder"), []
+
+    def drop_it(path):
+        if "/_savepoints/mine" in path:
+            told.append(path)
+            if len(told) == nth:
+                drop(days.services, "ladder", "mine")
+
+    with pytest.raises(Conflict):
+        create(replace(days.services, store=Watched(days.store, drop_it)), SavepointRequest("ladder", name="mine"))
+    assert len(told) >= nth
+    assert lying(days.store, "ladder") - {NUMBER} == before
+    assert make(days, name="mine").status == "completed"
 
 
 def test_an_unfinished_one_can_be_dropped_at_once(days):
