@@ -6,9 +6,9 @@ Invariants:
   that was compared with what is there now, and clears the tasks that have read that.
 - The ranges of a source that goes on follow each other without a gap: one begins at the position that the run of the
   epoch before is recorded to end at, in the transaction that records it. A range from which another one goes on, or
-  whose rows were published, is never forgotten nor moved; it may only be divided anew among subtasks. One that is
-  forgotten is in the record of its run no more before another epoch's range is recorded: no record goes on from
-  where the one before does not end.
+  whose rows were published or are in a state that had a checkpoint, is never forgotten nor moved; it may only be
+  divided anew among subtasks. One that is forgotten is in the record of its run no more before another epoch's range is
+  recorded: no record goes on from where the one before does not end.
 - Splits with a copy bind once that is whole, and are never divided anew: later attempts read what the copy has.
 """
 
@@ -28,7 +28,14 @@ from weir.errors import Conflict
 from weir.execution.late_files import LateFiles
 from weir.execution.run_state import AttemptState
 from weir.formats.run_record import CorrectedSplits, RecordedRange
-from weir.ledger.database.tables import AttemptRow, PublicationRow, ResultRow, RunRow, SourceSplitRow
+from weir.ledger.database.tables import (
+    AttemptRow,
+    CheckpointRow,
+    PublicationRow,
+    ResultRow,
+    RunRow,
+    SourceSplitRow,
+)
 from weir.ledger.runs import Run, run_key, topology_of
 from weir.topology.ids import RunId
 from weir.topology.regions import RegionId
@@ -49,6 +56,9 @@ _IS_BOUND = (
     select(_NEXT.run).where(_NEXT.base == SourceSplitRow.run).exists()
     | select(PublicationRow.run)
     .where(PublicationRow.run == SourceSplitRow.run, PublicationRow.published_at.is_not(None))
+    .exists()
+    | select(CheckpointRow.run)
+    .where(CheckpointRow.run == SourceSplitRow.run, CheckpointRow.completed_at.is_not(None))
     .exists()
 )
 

@@ -9,7 +9,7 @@ from tests.messages.kinds import of_kind
 from tests.weir.keeping import epoch
 
 from weir.coordination import positions
-from weir.dataflow import Dataflow, NotReady, Resolved, Stage, blocking, sink, source
+from weir.dataflow import Dataflow, NotReady, Resolved, Stage, blocking, keyed_state, sink, source
 from weir.dataflow.stage import ResolveContext
 from weir.errors import Misconfigured, Retryable, SuppressRestarts
 from weir.formats.paths import positions_folder
@@ -20,6 +20,8 @@ from weir.recovery import resolving
 from weir.recovery.adopt import adopt
 from weir.recovery.resolving import resolve
 from weir.retention.sweep import sweep
+from weir.snapshots.restore import RestoreRequest, restore
+from weir.snapshots.savepoint import SavepointRequest, create
 from weir.store.walk import files_below
 from weir.topology.regions import RegionId
 from weir.views.tasks import sources_of_task
@@ -229,6 +231,28 @@ def test_what_was_neither_read_nor_gone_on_from_is_resolved_anew(world, there):
     world.airflow.clear_run_by_hand(run)
     world.airflow.run_until_quiet()
     assert read(world, 1) == [0, 1, 2, 3, 4]
+
+
+def without_sink():
+    read = numbers()
+    history = keyed_state("history", key="k", schema="k BIGINT, n BIGINT")
+    return Dataflow("ladder", [read, Stage("known", "pipelines.numbers:known", [blocking(read, by="k")], state=history)])
+
+
+def test_a_range_that_a_checkpoint_has_read_stays_though_nothing_is_published(world, there):
+    """What is restored has read it to its end, and the next epoch goes on from there."""
+    world.airflow.deploy(without_sink())
+    day(world, 1)
+    there["items"] = 5
+    run = day(world, 2)
+    create(world.services, SavepointRequest("ladder", name="mine"))
+    there["items"] = 8
+    adopt(world.services, run)
+    world.airflow.clear_run_by_hand(run)
+    world.airflow.run_until_quiet()
+    restore(world.services, RestoreRequest("ladder", "mine"))
+    day(world, 3)
+    assert [read(world, number) for number in (1, 2, 3)] == [[0, 1, 2], [3, 4], [5, 6, 7]]
 
 
 def test_a_large_position_is_a_file_of_the_store(world, there, monkeypatch):
