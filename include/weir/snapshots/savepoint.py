@@ -3,8 +3,9 @@
 Invariant: a savepoint exists when its manifest does, which is written last and deleted first: from then on only a drop
 deletes it, whatever the ledger answers. A folder is claimed before anything is written there, and only the savepoint's
 own files are ever deleted. A savepoint that was not finished, and whose process renews no leases, is removed by a later
-command once it is old, or completed in the ledger if its manifest was written. What is copied is compared with its SHA-256. No number is given out twice,
-even if the ledger was lost: the store keeps the number of each savepoint, wherever that is.
+command once it is old, or completed in the ledger if its manifest was written. What is copied is compared with its
+SHA-256. No number is given out twice, even if the ledger was lost: the store keeps the number of each savepoint,
+wherever that is.
 """
 
 from __future__ import annotations

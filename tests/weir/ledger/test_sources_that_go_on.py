@@ -236,7 +236,9 @@ def test_what_was_neither_read_nor_gone_on_from_is_resolved_anew(world, there):
 def without_sink():
     read = numbers()
     history = keyed_state("history", key="k", schema="k BIGINT, n BIGINT")
-    return Dataflow("ladder", [read, Stage("known", "pipelines.numbers:known", [blocking(read, by="k")], state=history)])
+    return Dataflow(
+        "ladder", [read, Stage("known", "pipelines.numbers:known", [blocking(read, by="k")], state=history)]
+    )
 
 
 def test_a_range_that_a_checkpoint_has_read_stays_though_nothing_is_published(world, there):

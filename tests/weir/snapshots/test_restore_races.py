@@ -183,7 +183,6 @@ def test_on_postgresql_a_checkpoint_that_a_fork_is_about_to_name_is_not_subsumed
         require_retained(session, source)
 
 
-
 def swept_after(world, nth, made):
     """Services whose nth file is followed by sweeps of files of any age; all of the test is in a moment."""
 
