@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services, attempt_folder, region_folder
 from weir.dataflow.stage import spark_conf
 from weir.dataflow.state import State, StateKind
-from weir.errors import Internal
+from weir.errors import Internal, Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.formats.manifest import DataFile, Manifest, StateContent, StateFile
 from weir.formats.region_job import (
@@ -192,7 +192,7 @@ def _committed(session: Session, run: Run, region: str) -> Iterator[tuple[Compac
 def _part(services: Services, run: Run, of: Compacted, state: State, folder: str, first: int) -> PartToCompact | None:
     try:
         manifest = read_manifest(services.store, folder)
-    except NotFound:
+    except (NotFound, Misconfigured):
         return None  # it is lost, and will be recomputed
     if manifest.state is None:
         return None
@@ -239,13 +239,13 @@ def _with_earlier(
 
 
 def _manifests(services: Services, state: str, attempts: Collection[str]) -> list[Manifest]:
-    """Read the manifests of a state's partitions that these attempts have committed; none where one is gone."""
+    """Read the manifests of a state's partitions that these attempts have committed; none where one is lost."""
     query = select(ResultRow.folder).where(ResultRow.stage == state, ResultRow.attempt.in_(attempts))
     with services.ledger.transaction() as session:
         folders = list(session.scalars(query))
     try:
         return [read_manifest(services.store, each) for each in folders]
-    except NotFound:
+    except (NotFound, Misconfigured):
         return []
 
 

@@ -235,9 +235,9 @@ def _finished(session: Session, pin: RestoreRow) -> list[ResultRow]:
 
 
 def _state_files_named(services: Services, folder: str) -> tuple[StateFile, ...]:
-    """Return the files of keyed state that the result in a folder consists of."""
+    """Return the files of keyed state that the result in a folder consists of; none where its manifest is lost."""
     try:
         manifest = read_manifest(services.store, folder)
-    except NotFound:
+    except (NotFound, Misconfigured):
         return ()
     return () if manifest.state is None else manifest.state.files

@@ -30,6 +30,7 @@ from weir.ledger.database.tables import PendingClearRow, RestoreRow
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.adopt import adopt
 from weir.snapshots.savepoint import SavepointRequest, create, savepoints
+from weir.state.files_in_use import live_state_files
 
 HISTORY = keyed_state("history", key="k", schema="k BIGINT, n BIGINT")
 
@@ -472,3 +473,15 @@ def test_a_fork_whose_beginning_is_gone_says_so(days):
     failed = [task for task in fork.tasks.values() if task.state == "failed"]
     assert failed
     assert all("has begun with" in note for task in failed for note in task.notes)
+
+
+@pytest.mark.parametrize("fork", [None, "forked"])
+def test_a_restored_manifest_that_is_damaged_holds_up_no_deletion(days, fork):
+    """Its partition is lost, as one without a manifest is; all else is in use as before."""
+    restore(days, "1", fork=fork)
+    path = f"{rows_of(days, 1, dataflow=fork or 'ladder')[0].folder}/manifest.json"
+    data = days.store.read(path)
+    days.store.delete(path)
+    days.store.create(path, data[:50])
+    others = {file.path for subtask in (0, 1) for file in files_of(days, 3, subtask)}
+    assert others <= live_state_files(days.services, "ladder")

@@ -227,3 +227,20 @@ def test_a_state_that_is_written_whole_has_no_task_that_compacts_it(world):
     run_days(world, 1)
     assert not [key for key in world.airflow.tasks if key.task_id == TASK]
     assert replace(manifest_of(world, 1).state, files=()).changed == 1
+
+
+@pytest.mark.parametrize("day", [4, 5])
+def test_a_damaged_manifest_fails_no_compaction(days, day):
+    """That of the state is found by who reads it, and that of the day before is not needed."""
+    days.run_first(1, 2, 3, 4, 5)
+    with days.ledger.transaction("ladder") as session:
+        for row in session.scalars(select(CompactionRow).where(CompactionRow.run == f"ladder@{epoch(5)}")):
+            session.delete(row)
+    with days.ledger.transaction() as session:
+        of_day = select(ResultRow.folder).where(ResultRow.run == f"ladder@{epoch(day)}", ResultRow.stage == "history")
+        path = f"{session.scalar(of_day)}/manifest.json"
+    data = days.store.read(path)
+    days.store.delete(path)
+    days.store.create(path, data[:50])
+    asked = CompactionRequest("ladder", epoch(5), "scheduled__2013-01-05", "aircraft-known")
+    assert plan_compaction(days.services, asked) is None
