@@ -24,7 +24,7 @@ from sqlalchemy.pool import StaticPool
 from tests.simulator.process import Process
 
 from weir.errors import Retryable
-from weir.ledger.database.reading import refuse_writing
+from weir.ledger.database.reading import begin_as, refuse_writing
 from weir.ledger.leases import CLOCK
 from weir.ledger.ledger import Ledger
 
@@ -135,6 +135,7 @@ class SimulatedLedger(Ledger):
         """Open a session of which nothing stays, and which is no step of a process."""
         watch, self.connection.watch = self.connection.watch, None
         session = self._session()
+        begin_as(session, reads=False)
         try:
             yield session
         finally:
