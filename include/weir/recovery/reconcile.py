@@ -149,7 +149,7 @@ def stale_in_later_runs(
     results: Mapping[PartitionId, CurrentResult],
     written: Iterable[PartitionId],
 ) -> dict[RunId, dict[RegionId, Change]]:
-    """Return the regions of later runs that have read other content of `run` than `results`, by run, with the changes.
+    """Return the regions of later runs that have read other content of `run` than `results`, with the newest changes.
 
     What they have read of the stages and layouts of `written` is compared.
 
@@ -158,6 +158,11 @@ def stale_in_later_runs(
     What all subtasks of a stage have read is compared once.
     """
     stale: dict[RunId, dict[RegionId, Change]] = defaultdict(dict)
+
+    def note(later: RunId, region: RegionId, change: Change) -> None:
+        # Of the others a clear may have been decided, of which no try has begun yet.
+        stale[later][region] = max(stale[later].get(region, change), change, key=lambda each: each[0])
+
     # This run's topology does not have its later readers: a later run may be pinned to a newer dataflow.
     for place in sorted({(each.stage, each.layout) for each in written}):
         present = {
@@ -172,11 +177,11 @@ def stale_in_later_runs(
                 found[name] = max(changes, key=lambda change: change[0])
         for reader in readers_in_other_runs(session, run.id, *place) if found else ():
             if reader.read_set in found:
-                stale[reader.run][reader.region] = found[reader.read_set]
+                note(reader.run, reader.region, found[reader.read_set])
         without = began_without(session, run, *place) if present and place[0] in topology.states else ()
         for later, of_later, region in without:
             if clears_later_epochs(of_later):
-                stale[later][region] = _is_new(present[min(present)])
+                note(later, region, _is_new(max(present.values(), key=lambda new: new.result)))
     return stale
 
 
