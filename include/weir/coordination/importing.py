@@ -25,7 +25,7 @@ from weir.formats.manifest import InputRead, Manifest, splits_fingerprint
 from weir.formats.paths import attempt_of_folder, pointer_path
 from weir.formats.pointer import Pointer
 from weir.formats.run_record import RunRecord
-from weir.ledger.attempts import LIVE, Origin, end, free_number, synthetic_attempt, unended_closes
+from weir.ledger.attempts import LIVE, Origin, attempts_known, end, free_number, synthetic_attempt, unended_closes
 from weir.ledger.code import archive_row, archives_of, enter_archive, forget_archive, forget_generations
 from weir.ledger.database.tables import (
     UNKNOWN_SNAPSHOT,
@@ -112,13 +112,13 @@ def give_up(session: Session, row: RunRow, attempts: Collection[str]) -> None:
 def enter_run(session: Session, record: RunRecord) -> tuple[RunRow, bool]:
     """Enter a run from its record, and the epoch before it where that never began and so has no record.
 
-    Return it, and whether a ledger that had lost that the run was pinned anew has gone on with the pin before: what it
-    knows of the run is given up then, as at a pin, since a partition of the same name may have other rows.
+    Return it, and whether a ledger that had lost that the run was freed or pinned anew has gone on with the pin before:
+    what it knows of the run is given up then, as at a pin, since a partition of the same name may have other rows.
     """
     if record.predecessor is not None:
         _enter_unbegun(session, record, record.predecessor)
     row = session.get(RunRow, record.run)
-    is_pinned_anew = row is not None and row.is_pinned and record.pinned is not None and row.pinned != record.pinned
+    is_pinned_anew = row is not None and row.is_pinned and _is_of_later_pin(session, record, row)
     if row is None:
         row = RunRow(id=record.run, dataflow=record.dataflow, epoch=record.epoch)
         session.add(row)
@@ -138,6 +138,17 @@ def enter_run(session: Session, record: RunRecord) -> tuple[RunRow, bool]:
     for source, found in record.ranges.items():
         enter_range(session, row.id, source, found)
     return row, is_pinned_anew
+
+
+def _is_of_later_pin(session: Session, record: RunRecord, row: RunRow) -> bool:
+    """Report whether a run was freed after the pin that the ledger knows; it may have been pinned to the same again.
+
+    Each time abandons all attempts that there are.
+    """
+    if row.pinned != record.pinned:
+        return True
+    abandoned = {*record.abandoned} - {*(row.abandoned or ())}
+    return not abandoned.isdisjoint(attempts_known(session, row.id))
 
 
 def enter_corrections(

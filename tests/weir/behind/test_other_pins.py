@@ -109,6 +109,31 @@ def test_a_rebuilt_ledger_takes_no_part_of_what_a_source_has_read(tmp_path, spli
     assert read(world) == [["a", "c"], ["b"]]
 
 
+@pytest.mark.parametrize("enters", [lambda services: catch_up(services, "ladder"), rebuild])
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_a_run_that_was_pinned_to_the_same_anew_reads_what_was_there_then(tmp_path, splits, enters, is_begun):
+    """The ledger has lost that it was adopted, and would publish what was read before."""
+    world = RewindingWorld(tmp_path, of_files())
+    run = world.airflow.dag_run(1)
+    world.airflow.run_until_quiet()
+    before = world.ledger.present()
+    splits()
+    adopt(world.services, f"ladder@{first_epoch(world)}")
+    if is_begun:
+        world.airflow.clear_run_by_hand(run)
+        world.airflow.run_until_quiet()
+    published = world.published()
+    world.ledger.go_back(before)
+    world.ledger.new_process()
+    enters(world.services)
+    if not is_begun:
+        world.airflow.clear_run_by_hand(run)
+    world.heal()
+    assert read(world) == [["a", "c"], ["b"]]
+    assert len(world.published()) == 2
+    assert not is_begun or world.published() == published
+
+
 def before_it_was_resolved(world, run, subtask):
     """Run a subtask of the source; then the ledger has lost all but that the run is pinned, and nobody knows that."""
     world.ledger.moments = []
