@@ -46,7 +46,7 @@ from weir.ledger.reads import record_reads
 from weir.ledger.restores import FORK, SAME, last_restore, origins_of
 from weir.ledger.results import NewResult, quarantine_results, replace_results, results_in, supersede, transition
 from weir.ledger.runs import run_key, start_of
-from weir.ledger.sources import enter_correction, enter_range, forget_splits
+from weir.ledger.sources import enter_correction, enter_ranges, forget_splits
 from weir.store.catalogue import StoredArchive
 from weir.topology.ids import Epoch, RunId, parse_attempt_id
 from weir.topology.partitions import PLAIN
@@ -135,8 +135,7 @@ def enter_run(session: Session, record: RunRecord) -> tuple[RunRow, bool]:
         forget_generations(session, row.id)
         owe_record(session, row)
     session.flush()
-    for source, found in record.ranges.items():
-        enter_range(session, row.id, source, found)
+    enter_ranges(session, row.id, record.ranges)
     return row, is_pinned_anew
 
 

@@ -306,6 +306,18 @@ def enter_range(session: Session, run: str, stage: str, found: RecordedRange, at
     session.flush()
 
 
+def enter_ranges(session: Session, run: str, found: Mapping[str, RecordedRange]) -> None:
+    """Enter the ranges in the record of a run in the place of all that are recorded, also of one that is bound.
+
+    Of a range that the record does not have nothing was read yet, or it was forgotten since.
+    """
+    for stage in ranges_of(session, run).keys() - found.keys():
+        session.delete(session.get_one(SourceSplitRow, (run, stage)))
+    session.flush()
+    for stage, each in found.items():
+        enter_range(session, run, stage, each)
+
+
 def position_files(session: Session, dataflow: str) -> set[str]:
     """Return the files of large positions that a run may go on from, be forked from, or divide its range by.
 

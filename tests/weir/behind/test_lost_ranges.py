@@ -1,0 +1,52 @@
+"""A ledger that has lost commits of sources that go on has the ranges that the records in the store tell."""
+
+import pytest
+from tests.weir.behind.rewinding import RewindingWorld
+from tests.weir.keeping import epoch
+from tests.weir.ledger.test_sources_that_go_on import fail, flow, read, there
+
+from weir.rebuild.catching_up import catch_up
+from weir.rebuild.rebuild import rebuild
+from weir.recovery.adopt import adopt
+
+__all__ = ["there"]
+
+
+def of(day):
+    return f"ladder@{epoch(day)}"
+
+
+def every(world, *days):
+    return [item for day in days for item in read(world, day) or ()]
+
+
+def unpublished_days(world, there, *days):
+    """Run days that compute what they read and publish nothing; two items come after each one. Answers their runs."""
+    fail(world, "joined-delays")
+    runs = []
+    for day in days:
+        runs.append(world.airflow.dag_run(day))
+        world.airflow.run_until_quiet()
+        there["items"] += 2
+    fail(world)
+    return runs
+
+
+@pytest.mark.parametrize("enters", [lambda services: catch_up(services, "ladder"), rebuild])
+def test_a_range_that_was_forgotten_and_that_others_had_gone_on_from_is_not_read_again(tmp_path, there, enters):
+    world = RewindingWorld(tmp_path, flow())
+    runs = unpublished_days(world, there, 1, 2, 3)
+    before = world.ledger.present()
+    for day in (3, 2, 1):
+        adopt(world.services, of(day))
+    world.airflow.clear_by_hand(runs[0], "numbers")
+    world.airflow.step(world.airflow.task(runs[0], "numbers"))
+    assert every(world, 1, 2, 3) == list(range(9))
+    world.ledger.go_back(before)
+    world.ledger.new_process()
+    enters(world.services)
+    for run in runs:
+        world.airflow.clear_run_by_hand(run)
+        world.airflow.run_until_quiet()
+    assert set(world.airflow.states().values()) == {"success"}
+    assert every(world, 1, 2, 3) == list(range(9))
