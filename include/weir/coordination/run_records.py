@@ -3,6 +3,9 @@
 Invariant: the record is written from the ledger's row alone, after the transaction that pins the run or takes its pin
 away, and before an attempt of it computes: a ledger that is lost at any moment can be rebuilt. A process that is killed
 in between leaves the record due; the next begin or upkeep writes it. No transaction is open while the store is asked.
+
+Of two records that are due, that of the later epoch is written first: the ranges of its sources were forgotten before
+those of the earlier one, and go on from them in the store until then.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from weir.formats.run_record import RunRecord
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.sources import corrections_of, ranges_of
 from weir.store.catalogue import stored_record
+from weir.topology.ids import RunId
 
 ROUNDS = 10
 """How often the pin of a run may change while its record is being written."""
@@ -38,7 +42,35 @@ def owe_record(session: Session, row: RunRow, *, abandons: bool = True) -> None:
 
 
 def write_record(services: Services, run: str) -> None:
-    """Write the record of a run if it is due. Raises Retryable, and Conflict if its pin changes again and again."""
+    """Write the record of a run if it is due, after those of later epochs that are.
+
+    Raises Retryable, and Conflict if its pin changes again and again.
+    """
+    with services.ledger.transaction() as session:
+        row = session.get(RunRow, run)
+        if row is None or not row.is_record_due:
+            return
+        later = _due(session, row.dataflow, row.epoch)
+    for each in [*later, run]:
+        _write_due(services, each)
+
+
+def write_records(services: Services, dataflow: str) -> int:
+    """Write the records of a dataflow that killed processes left due; return their number. Raises Retryable."""
+    with services.ledger.transaction() as session:
+        due = _due(session, dataflow)
+    for run in due:
+        _write_due(services, run)
+    return len(due)
+
+
+def _due(session: Session, dataflow: str, after: str = "") -> list[RunId]:
+    """Return the runs of epochs `after` one whose records are due, newest first."""
+    query = select(RunRow.id).where(RunRow.dataflow == dataflow, RunRow.epoch > after, RunRow.expired_at.is_(None))
+    return list(session.scalars(query.where(RunRow.is_record_due).order_by(RunRow.epoch.desc())))
+
+
+def _write_due(services: Services, run: str) -> None:
     for _ in range(ROUNDS):
         with services.ledger.transaction() as session:
             row = session.get(RunRow, run)
@@ -48,16 +80,6 @@ def write_record(services: Services, run: str) -> None:
         if _write(services, record):
             return
     raise Conflict.of("coordination.record_keeps_changing", run=run, rounds=ROUNDS)
-
-
-def write_records(services: Services, dataflow: str) -> int:
-    """Write the records of a dataflow that killed processes left due; return their number. Raises Retryable."""
-    with services.ledger.transaction() as session:
-        of_dataflow = select(RunRow.id).where(RunRow.dataflow == dataflow, RunRow.expired_at.is_(None))
-        due = list(session.scalars(of_dataflow.where(RunRow.is_record_due)))
-    for run in due:
-        write_record(services, run)
-    return len(due)
 
 
 def _write(services: Services, record: RunRecord) -> bool:

@@ -7,7 +7,9 @@ from tests.weir.ledger.test_sources_that_go_on import fail, flow, read, there
 
 from weir.rebuild.catching_up import catch_up
 from weir.rebuild.rebuild import rebuild
+from weir.recovery import adopt as adopting
 from weir.recovery.adopt import adopt
+from weir.testing.fakes.airflow import Killed
 
 __all__ = ["there"]
 
@@ -45,6 +47,29 @@ def test_a_range_that_was_forgotten_and_that_others_had_gone_on_from_is_not_read
     world.ledger.go_back(before)
     world.ledger.new_process()
     enters(world.services)
+    for run in runs:
+        world.airflow.clear_run_by_hand(run)
+        world.airflow.run_until_quiet()
+    assert set(world.airflow.states().values()) == {"success"}
+    assert every(world, 1, 2, 3) == list(range(9))
+
+
+def killed(*_):
+    raise Killed
+
+
+def test_a_record_is_written_after_those_of_later_epochs_which_forgot_their_ranges_before(world, there, monkeypatch):
+    """A ledger that is lost in between would have later ranges that go on from none."""
+    world.airflow.deploy(flow())
+    runs = unpublished_days(world, there, 1, 2, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(adopting, "write_record", killed)
+        for day in (3, 2):
+            with pytest.raises(Killed):
+                adopt(world.services, of(day))
+    adopt(world.services, of(1))
+    world.lose_ledger()
+    rebuild(world.services)
     for run in runs:
         world.airflow.clear_run_by_hand(run)
         world.airflow.run_until_quiet()
