@@ -76,13 +76,15 @@ _FORGET_UNREAD = (
     .returning(SourceSplitRow.position)
 )
 
-_LATER_DUE = (
+_OTHER_DUE = (
     select(RunRow.id)
-    .where(RunRow.dataflow == bindparam("dataflow"), RunRow.epoch > bindparam("epoch"), RunRow.is_record_due)
-    .where(RunRow.expired_at.is_(None))
+    .where(RunRow.dataflow == bindparam("dataflow"), RunRow.is_record_due, RunRow.expired_at.is_(None))
+    .where((RunRow.epoch > bindparam("epoch")) | (RunRow.id == bindparam("base")))
     .limit(1)
 )
-"""Runs of later epochs whose records may have a range that was forgotten, and that went on from an earlier end."""
+"""Runs of later epochs whose records may have a range that was forgotten, and that went on from an earlier end; and
+that of the epoch before, whose record may not have the range that is gone on from.
+"""
 
 _EARLIER_RANGE = (
     select(SourceSplitRow)
@@ -272,8 +274,8 @@ def fix_range(
 ) -> RecordedRange:
     """Record what a source reads in a run, and return it; another attempt may have been first, which counts.
 
-    Raises Conflict where the epoch before does not end at the position that the resolver has `seen`, or where the
-    record of a later epoch is to be written first.
+    Raises Conflict where the epoch before does not end at the position that the resolver has `seen`, or where its
+    record, or that of a later epoch, is to be written first.
     """
     row = session.get(SourceSplitRow, (run.id, stage.name))
     if row is not None and row.position is not None:
@@ -286,8 +288,8 @@ def fix_range(
     wanted = (found.base, None if seen is None else seen.position) if found.base else None
     if present != wanted:
         raise Conflict.of("ledger.range_moved", stage=stage.name, run=run.id)
-    if session.scalar(_LATER_DUE, {"dataflow": run.dataflow.name, "epoch": run.epoch}) is not None:
-        raise Conflict.of("ledger.later_record_due", stage=stage.name, run=run.id)
+    if session.scalar(_OTHER_DUE, {"dataflow": run.dataflow.name, "epoch": run.epoch, "base": found.base}) is not None:
+        raise Conflict.of("ledger.other_record_due", stage=stage.name, run=run.id)
     if row is not None:  # of before the source went on
         session.delete(row)
         session.flush()

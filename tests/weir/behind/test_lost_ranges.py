@@ -8,6 +8,7 @@ from tests.weir.ledger.test_sources_that_go_on import fail, flow, read, there
 from weir.rebuild.catching_up import catch_up
 from weir.rebuild.rebuild import rebuild
 from weir.recovery import adopt as adopting
+from weir.recovery import resolving
 from weir.recovery.adopt import adopt
 from weir.testing.fakes.airflow import Killed
 
@@ -75,3 +76,43 @@ def test_a_record_is_written_after_those_of_later_epochs_which_forgot_their_rang
         world.airflow.run_until_quiet()
     assert set(world.airflow.states().values()) == {"success"}
     assert every(world, 1, 2, 3) == list(range(9))
+
+
+class ResolvedMeanwhile(list):
+    """The questions to a resolver; `at` is called once, while the second day asks."""
+
+    def __init__(self, at):
+        super().__init__()
+        self._at = [at]
+
+    def append(self, ctx):
+        super().append(ctx)
+        while ctx.epoch == epoch(2) and self._at:
+            self._at.pop()()
+
+
+def test_an_epoch_goes_on_only_from_a_range_that_is_in_the_store(world, there, monkeypatch):
+    """The epoch before is resolved anew meanwhile, to the same end, and killed before its record is written."""
+    world.airflow.deploy(flow())
+    fail(world, "numbers")
+    first = world.airflow.dag_run(1)
+    world.airflow.run_until_quiet()
+    world.airflow.clear_run_by_hand(first)
+    second = world.airflow.dag_run(2)
+
+    def resolve_first_anew():
+        with monkeypatch.context() as patch:
+            patch.setattr(resolving, "write_record", killed)
+            world.airflow.step(world.airflow.task(first, "numbers"))
+        there["items"] += 2
+
+    fail(world)
+    there["asked"] = ResolvedMeanwhile(resolve_first_anew)
+    world.airflow.step(world.airflow.task(second, "numbers"))
+    there["items"] += 2
+    world.lose_ledger()
+    rebuild(world.services)
+    for run in (first, second):
+        world.airflow.clear_run_by_hand(run)
+        world.airflow.run_until_quiet()
+    assert every(world, 1, 2) == list(range(5))
