@@ -13,6 +13,7 @@ from tests.simulator.engine import meaning_of
 from tests.simulator.history.epochs import RunRegion
 from tests.simulator.history.history import History
 from tests.simulator.history.ledger_view import Attempt, LedgerView, Partition, StoredArchive
+from tests.simulator.invariants.needs import is_gone
 from tests.simulator.invariants.recomputation import recomputed
 
 from weir.code.generation_rules import RepairCode
@@ -212,10 +213,11 @@ def _has_failed(history: History, row: Attempt) -> bool:
 
 
 def the_archives_of_all_attempts_are_there(history: History) -> Iterator[str]:
-    """The code that an attempt names is in the store, whole, as long as its run is in the ledger."""
+    """The code that an attempt names is in the store, whole, until its run expires: here since its DagRun is gone."""
     ledger = history.ledger
-    named = {(dataflow_of(row.run), row.archive) for row in ledger.attempts.values() if row.archive is not None}
-    named |= {(dataflow_of(run.id), run.archive) for run in ledger.runs().values() if run.archive is not None}
+    named = {(row.run, row.archive) for row in ledger.attempts.values()}
+    named |= {(run.id, run.archive) for run in ledger.runs().values()}
+    named = {(dataflow_of(run), archive) for run, archive in named if archive is not None and not is_gone(history, run)}
     if not named:
         return
     rows = ledger.rows(StoredArchive, "archive")

@@ -125,7 +125,7 @@ def _which_deleted_run_reads_it(history: History, result: Result) -> str | None:
     topology, runs = history.epochs.newest, history.ledger.runs()
     if not topology.reads_previous or result.stage not in _read_over_previous(topology):
         return None
-    deleted = (run for run, row in runs.items() if row.run_id in history.deleted and not _is_gone(history, run))
+    deleted = (run for run, row in runs.items() if row.run_id in history.deleted and not is_gone(history, run))
     return next((run for run in deleted if history.epochs.previous_of(run) == result.run), None)
 
 
@@ -167,7 +167,7 @@ def is_in_use(history: History, path: str) -> str | None:
     attempt = history.ledger.attempts.get(name_of(folder))
     if attempt is not None and attempt.state in ("running", "waiting") and not _is_silent(history, attempt):
         return f"{attempt.id} is running"
-    if is_copied(history, folder) and not _is_gone(history, _run_of(folder)):
+    if is_copied(history, folder) and not is_gone(history, _run_of(folder)):
         return "a source has given it"
     if history.published.holds(folder) or history.published.may_be_read(path, history.latest()):
         return "it is published"
@@ -179,7 +179,7 @@ def is_in_use(history: History, path: str) -> str | None:
             continue
         # A state without its manifest is lost, and recomputed to other files.
         is_lost = history.is_state(result) and manifest_path(folder) not in history.files
-        is_expired = result.state == "released" and _is_gone(history, result.run)
+        is_expired = result.state == "released" and is_gone(history, result.run)
         is_data_of_none = (result.state == "released" or is_lost) and name not in (MANIFEST, RELEASED_NOTE)
         if not is_data_of_none and not is_expired and result.state != "superseded":
             return f"its result is {result.state}"
@@ -267,7 +267,7 @@ def reader_of(history: History, result: Result) -> str | None:
 def why_kept(history: History, result: Result) -> str | None:
     """Return the policy that keeps a current result which no consumer needs; of a closed run also if it is given up."""
     closed_at, is_given_up = history.ledger.runs()[result.run].closed_at, _is_given_up(history, result.run)
-    is_unkept = is_given_up and (closed_at is None or _is_gone(history, result.run))
+    is_unkept = is_given_up and (closed_at is None or is_gone(history, result.run))
     if not result.is_current or is_unkept:
         return None
     keep, runs = RetentionPolicy.from_text(history.flow.keep or USUAL_KEEP), history.ledger.runs()
@@ -325,14 +325,14 @@ def _has_failed(attempt: Attempt | None) -> bool:
 
 
 def _is_given_up(history: History, run: str) -> bool:
-    if _is_gone(history, run):
+    if is_gone(history, run):
         return True
     limit = _keep_failed(history)
     is_long_ago = limit is not None and history.ledger.last_event(run) <= as_text(history.latest() - limit)
     return is_long_ago and not _is_over(history, run)
 
 
-def _is_gone(history: History, run: str) -> bool:
+def is_gone(history: History, run: str) -> bool:
     """Report whether the DagRun was deleted, and the ledger has known that for a day."""
     row = history.ledger.runs()[run]
     noted = row.deleted_at if row.run_id in history.deleted else None
