@@ -153,9 +153,10 @@ def stale_in_later_runs(
 
     What they have read of the stages and layouts of `written` is compared.
 
-    They read all partitions of a stage: one that was not there has changed what they would read. So it has if there was
-    no state at all, which `weir run adopt` gives a run later, and Weir clears later epochs: their results stay valid.
-    What all subtasks of a stage have read is compared once.
+    They read all partitions of a stage: one that was not there has changed what they would read, and so has one that a
+    run with fewer subtasks does not write any more. So it has if there was no state at all, which `weir run adopt`
+    gives a run later, and Weir clears later epochs: their results stay valid. What all subtasks of a stage have read is
+    compared once.
     """
     stale: dict[RunId, dict[RegionId, Change]] = defaultdict(dict)
 
@@ -170,8 +171,10 @@ def stale_in_later_runs(
         }
         found = {}
         for name, read in read_sets_of(session, run.id, *place).items():
-            missed = sorted(present.keys() - {each.partition for each in read.members})
+            members = {each.partition for each in read.members}
+            missed, gone = sorted(present.keys() - members), sorted(members.difference(topology.partitions_of(*place)))
             changes = [*changes_of(topology, read.members, present), *(_is_new(present[each]) for each in missed)]
+            changes += [(_newest(present), f"weir: {each} is not written any more") for each in gone if present]
             if changes:
                 # The newest: what has begun since has seen the others.
                 found[name] = max(changes, key=lambda change: change[0])
@@ -183,6 +186,10 @@ def stale_in_later_runs(
             if clears_later_epochs(of_later):
                 note(later, region, _is_new(max(present.values(), key=lambda new: new.result)))
     return stale
+
+
+def _newest(results: Mapping[PartitionId, CurrentResult]) -> int:
+    return max(each.result for each in results.values())
 
 
 def _is_new(result: CurrentResult) -> Change:

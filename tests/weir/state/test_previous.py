@@ -300,6 +300,46 @@ def test_a_change_is_followed_where_the_earlier_run_does_not_know_that_it_is_rea
     assert everything_is_valid(days)
 
 
+def since_yesterday(parallelism):
+    """A day's rows and those of the day before."""
+    before = previous("day", schema="k bigint")
+    return Dataflow(
+        "ladder",
+        [
+            source("day", "pipelines.ladder:day", parallelism=parallelism),
+            Stage("changes", "pipelines.ladder:changes", {"day": blocking("day"), "before": before}),
+            sink("changes", "known"),
+        ],
+        keep="60 days",
+    )
+
+
+def two_days(world, parallelism):
+    world.airflow.deploy(since_yesterday(parallelism))
+    return world.run_days(1, 2)
+
+
+def made_anew(world, first, parallelism):
+    """The first day's DagRun is deleted, and made again by a DAG file with another number of subtasks."""
+    world.airflow.deploy(since_yesterday(parallelism))
+    world.airflow.delete(first)
+    world.airflow.dag_run(1)
+
+
+def is_whole(world):
+    everything_is_valid(world)
+    return set(world.airflow.states().values()) <= {"success", "removed"}
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 4])
+def test_a_day_that_is_made_again_with_other_subtasks_is_followed_though_those_that_it_has_are_equal(days, parallelism):
+    first, second = two_days(days, 3)
+    made_anew(days, first, parallelism)
+    days.airflow.run_until_quiet()
+    assert executed(days, [second])["02/changes-known[0]"] > 1
+    assert is_whole(days)
+
+
 def killed_half_way(world):
     """The first day, of whose history one subtask is there and the other one was killed."""
 
