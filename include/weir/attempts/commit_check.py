@@ -49,8 +49,8 @@ def require_committable(
     """Return the attempt's row and the state of its run if it may commit now; renew its leases.
 
     `tries` are the attempts of its region. Raises Fenced if a newer attempt is registered, and Conflict if an input or
-    the lineage has changed, if there is a state that there was not, if one was released whose lease had run out, if
-    its task runs newer code by now, or if its sources were resolved anew.
+    the lineage has changed, if the run before has a partition that it had not, if a state was released whose lease had
+    run out, if its task runs newer code by now, or if its sources were resolved anew.
     """
     region = begun.attempt.region
     row = newest_of(session, begun.run, region, begun.attempt.id, tries)
@@ -64,13 +64,19 @@ def require_committable(
 
 
 def _require_all_read(state: RunState, begun: Begun) -> None:
-    """Check that the run before has got no state since the attempt began without one. Raises Conflict."""
+    """Check that the run before has no partition of an input that it had not when the attempt began. Raises Conflict.
+
+    It may have got a state, or more subtasks of a stage, since it was pinned anew.
+    """
     if not state.topology.reads_previous:
         return
-    region, read = begun.attempt.region, {(run_ref(each.run, state.run), each.stage) for each in begun.reads}
-    for partition in state.inputs_of(region):
-        if not partition.is_of_own_run and (partition.run, partition.stage) not in read:
-            raise Conflict.of("attempts.stage_adopted_since", region=region, stage=partition.stage, run=partition.run)
+    region = begun.attempt.region
+    read = {(run_ref(each.run, state.run), each.stage, each.subtask) for each in begun.reads}
+    for each in state.inputs_of(region):
+        if not each.is_of_own_run and (each.run, each.stage, each.subtask) not in read:
+            raise Conflict.of(
+                "attempts.partition_new_since", region=region, stage=each.stage, subtask=each.subtask, run=each.run
+            )
 
 
 def _require_own_splits(session: Session, begun: Begun) -> None:

@@ -340,6 +340,22 @@ def test_a_day_that_is_made_again_with_other_subtasks_is_followed_though_those_t
     assert is_whole(days)
 
 
+def test_a_task_that_runs_while_the_day_before_gets_more_subtasks_begins_again_with_them(days):
+    first, second = two_days(days, 2)
+
+    def while_it_runs(key):
+        if key.run_id == second:
+            days.airflow.during = lambda _key: None
+            made_anew(days, first, 3)
+            while ready := [task for task in days.airflow._runnable() if task.key.run_id == first]:
+                days.airflow.step(ready[0])
+
+    days.airflow.during = while_it_runs
+    days.airflow.clear_by_hand(second, "changes-known")
+    days.airflow.run_until_quiet()
+    assert is_whole(days)
+
+
 def killed_half_way(world):
     """The first day, of whose history one subtask is there and the other one was killed."""
 
