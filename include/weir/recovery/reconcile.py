@@ -162,34 +162,36 @@ def stale_in_later_runs(
 
     def note(later: RunId, region: RegionId, change: Change) -> None:
         # Of the others a clear may have been decided, of which no try has begun yet.
-        stale[later][region] = max(stale[later].get(region, change), change, key=lambda each: each[0])
+        stale[later][region] = _newest([stale[later].get(region, change), change])
 
     # This run's topology does not have its later readers: a later run may be pinned to a newer dataflow.
     for place in sorted({(each.stage, each.layout) for each in written}):
         present = {
             each: new for each, new in results.items() if each.is_of_own_run and (each.stage, each.layout) == place
         }
+        if not present:
+            continue
+        newest = _newest(map(_is_new, present.values()))
         found = {}
         for name, read in read_sets_of(session, run.id, *place).items():
             members = {each.partition for each in read.members}
             missed, gone = sorted(present.keys() - members), sorted(members.difference(topology.partitions_of(*place)))
             changes = [*changes_of(topology, read.members, present), *(_is_new(present[each]) for each in missed)]
-            changes += [(_newest(present), f"weir: {each} is not written any more") for each in gone if present]
+            changes += [(newest[0], f"weir: {each} is not written any more") for each in gone]
             if changes:
-                # The newest: what has begun since has seen the others.
-                found[name] = max(changes, key=lambda change: change[0])
+                found[name] = _newest(changes)  # what has begun since has seen the others
         for reader in readers_in_other_runs(session, run.id, *place) if found else ():
             if reader.read_set in found:
                 note(reader.run, reader.region, found[reader.read_set])
-        without = began_without(session, run, *place) if present and place[0] in topology.states else ()
+        without = began_without(session, run, *place) if place[0] in topology.states else ()
         for later, of_later, region in without:
             if clears_later_epochs(of_later):
-                note(later, region, _is_new(max(present.values(), key=lambda new: new.result)))
+                note(later, region, newest)
     return stale
 
 
-def _newest(results: Mapping[PartitionId, CurrentResult]) -> int:
-    return max(each.result for each in results.values())
+def _newest(changes: Iterable[Change]) -> Change:
+    return max(changes, key=lambda change: change[0])
 
 
 def _is_new(result: CurrentResult) -> Change:

@@ -1,4 +1,4 @@
-"""Compare and clear, in one transaction of Airflow's own database.
+"""Compare and clear, in one transaction of Airflow's own database; and enter the assets of sinks there.
 
 Invariant: a task instance is cleared only while its run is locked, it has finished, and its try is the expected one;
 so of several concurrent requests one clears, and the others answer what they found.

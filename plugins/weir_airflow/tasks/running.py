@@ -59,28 +59,28 @@ def run_close(declared: Declaration, context: Context, log: Log) -> dict[str, An
     """Complete the run and publish its sinks, or raise what is missing."""
     log = _telling_no_secret(log)
     with without_secrets_in_errors(), TaskContext.open() as task_context:
+        task = AirflowTask(task_context, log, context)
         return closing.run_close(
-            AirflowTask(task_context, log, context),
+            task,
             declared.flow.name,
             lambda: begin_request(declared, context, "", task_context.recovery.restart),
-            lambda request, versions: _announce(task_context, declared, context, log, request, versions),
+            lambda request, versions: _announce(task, declared, context, request, versions),
         )
 
 
 def _announce(
-    task_context: TaskContext,
+    task: AirflowTask,
     declared: Declaration,
     context: Context,
-    log: Log,
     request: BeginRequest,
     versions: Mapping[str, int | None],
 ) -> None:
     new = [sink for sink, version in versions.items() if version is not None]
     try:
         if new:
-            task_context.airflow.enter_assets(request.key.dag_id, declared.flow.name, new)
+            task.airflow.enter_assets(request.key.dag_id, declared.flow.name, new)
     except WeirError as error:
-        log(f"Airflow enters the assets of {', '.join(new)} with their first events: {error}")
+        task.log(f"Airflow enters the assets of {', '.join(new)} with their first events: {error}")
     announce(context, declared.flow.name, epoch_of(request.interval[0]), versions)
 
 

@@ -35,6 +35,12 @@ def unpublished_days(world, there, *days):
     return runs
 
 
+def compute_again(world, runs):
+    for run in runs:
+        world.airflow.clear_run_by_hand(run)
+        world.airflow.run_until_quiet()
+
+
 @pytest.mark.parametrize("enters", [lambda services: catch_up(services, "ladder"), rebuild])
 def test_a_range_that_was_forgotten_and_that_others_had_gone_on_from_is_not_read_again(tmp_path, there, enters):
     world = RewindingWorld(tmp_path, flow())
@@ -48,9 +54,7 @@ def test_a_range_that_was_forgotten_and_that_others_had_gone_on_from_is_not_read
     world.ledger.go_back(before)
     world.ledger.new_process()
     enters(world.services)
-    for run in runs:
-        world.airflow.clear_run_by_hand(run)
-        world.airflow.run_until_quiet()
+    compute_again(world, runs)
     assert set(world.airflow.states().values()) == {"success"}
     assert every(world, 1, 2, 3) == list(range(9))
 
@@ -71,9 +75,7 @@ def test_a_record_is_written_after_those_of_later_epochs_which_forgot_their_rang
     adopt(world.services, of(1))
     world.lose_ledger()
     rebuild(world.services)
-    for run in runs:
-        world.airflow.clear_run_by_hand(run)
-        world.airflow.run_until_quiet()
+    compute_again(world, runs)
     assert set(world.airflow.states().values()) == {"success"}
     assert every(world, 1, 2, 3) == list(range(9))
 
@@ -112,7 +114,5 @@ def test_an_epoch_goes_on_only_from_a_range_that_is_in_the_store(world, there, m
     there["items"] += 2
     world.lose_ledger()
     rebuild(world.services)
-    for run in (first, second):
-        world.airflow.clear_run_by_hand(run)
-        world.airflow.run_until_quiet()
+    compute_again(world, (first, second))
     assert every(world, 1, 2) == list(range(5))
