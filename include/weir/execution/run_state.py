@@ -340,9 +340,16 @@ class RunState:
         )
 
     def _is_all(self, run: RunRef, reads: ReadSet) -> bool:
-        """Report whether what was read of the epoch before is all that it has: it may have more subtasks since then."""
+        """Report whether what was read of the epoch before is all that it has: it may have more subtasks since then.
+
+        It is nothing of it where another epoch is the one before by now, since that which was read was given up.
+        """
         read = reads.members[0].partition if reads.members else None
-        if read is None or read.run in (run, OWN_RUN) or read.run not in self.earlier:
+        if read is None or read.run in (run, OWN_RUN):
+            return True
+        if read.run != self.predecessor_of(run):
+            return False
+        if read.run not in self.earlier:
             return True
         topology = self.topology_of(read.run)
         # A run that was moved to another declaration may not write what was read any more: then its results decide.

@@ -21,8 +21,10 @@ from weir.errors import Conflict, Misconfigured, Retryable
 from weir.ledger.attempts import attempts_known
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.epochs import require_sound_epoch
-from weir.ledger.runs import NewRun, epoch_of, hand_over, newest_before, predecessor_of, run_key, topology_of
+from weir.ledger.runs import NewRun, epoch_of, hand_over, newest_before, predecessor_of, run_by_id, run_key, topology_of
+from weir.ledger.snapshot import run_state
 from weir.recovery.adopt import free_run
+from weir.recovery.reconcile import reconcile
 from weir.topology.ids import Epoch, RunId
 
 GONE = "its DagRun was deleted in Airflow before anything of it was committed"
@@ -116,3 +118,5 @@ def _give_up(services: Services, new: NewRun, before: _Doubtful) -> None:
         is_backwards = new.previous is not None and new.previous.is_queued
         require_sound_epoch(session, row, topology_of(row.pinned).dataflow, is_backwards=is_backwards)
         owe_record(session, row, abandons=False)
+        run = run_by_id(session, row.id)
+        reconcile(session, services, run, run_state(session, run))

@@ -41,6 +41,7 @@ from weir.recovery.rules.staleness import (
     changes_of,
     clears_consumers,
     clears_later_epochs,
+    of_a_former_epoch,
     older_than_siblings,
     stale_consumers,
 )
@@ -73,6 +74,8 @@ def reconcile(
     if clears_consumers(state.topology):
         # Also of running consumers, which may have been marked a success manually; one that runs is not cleared.
         due = {**_why_close_again(session, run, state), **stale_consumers(state), **due}
+    if clears_later_epochs(state.topology):
+        due = {**of_a_former_epoch(state), **due}
     wanted = {region: (state.region(region).newest_try, reason) for region, reason in due.items()}
     add_pending_clears(session, run, wanted, services.now())
     if not is_as_restored:

@@ -508,3 +508,16 @@ def test_a_run_that_has_lost_everything_is_held_back_however_many_whole_ones_are
     task = days.airflow.task(runs[2], "weir_close")
     assert task.state == "failed"
     assert "--apply" in task.notes[-1]
+
+
+@pytest.mark.parametrize("on_reprocess", ["cascade", "mark"])
+def test_no_epoch_is_made_in_part_of_one_that_was_given_up(days, on_reprocess):
+    days.airflow.deploy(history(on_reprocess=on_reprocess))
+    _, second, third = days.run_days(1, 2, 3)
+    before = digests(days)
+    days.airflow.delete(second)
+    adopt(days.services, f"ladder@{EPOCHS[1]}")
+    days.airflow.clear_by_hand(third, "history-known", 0)
+    days.airflow.run_until_quiet()
+    assert digests(days)[2] == before[1]  # the third day's rows are those of the second one, and go on from the first
+    assert set(days.airflow.states().values()) == {"success"}

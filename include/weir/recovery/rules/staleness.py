@@ -16,6 +16,7 @@ from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.dataflow.state import OnReprocess
 from weir.execution.run_state import CurrentResult, ReadResult, RunState
 from weir.formats.manifest import digest_version, is_chain
+from weir.topology.ids import OWN_RUN
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 USUAL_CAUSES = (
@@ -59,6 +60,22 @@ def stale_consumers(state: RunState) -> dict[RegionId, str]:
                 why = next((why for number, why in changes[id(reads)] if number > known), None)
                 if why is not None:
                     found.setdefault(region, f"{why}; {_name_of(result)} read another one")
+    return found
+
+
+def of_a_former_epoch(state: RunState) -> dict[RegionId, str]:
+    """Return the regions whose current results were made of an epoch that is not the one before any more.
+
+    One that is to run again anyway, or has failed for good, needs no clear.
+    """
+    found: dict[RegionId, str] = {}
+    for result in state.results.values():
+        for reads in result.reads if result.partition.is_of_own_run else ():
+            read = next((each.partition.run for each in reads.members), OWN_RUN)
+            known = state.region(state.producer(result.partition))
+            if read not in (OWN_RUN, state.predecessor) and not (known.is_running or known.has_failed):
+                now = state.predecessor or "none"
+                found.setdefault(known.region, f"weir: the epoch before is {now} now; {_name_of(result)} read {read}")
     return found
 
 
