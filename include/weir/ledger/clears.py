@@ -29,7 +29,7 @@ _OPEN_OF_RUN = select(
 _DECIDED_AGAIN = (
     update(PendingClearRow)
     .where(PendingClearRow.id.in_(bindparam("numbers", expanding=True)))
-    .values(newest_result=newest_result())
+    .values(newest_result=newest_result(), code=func.coalesce(bindparam("new_code"), PendingClearRow.code))
     .execution_options(synchronize_session=False)
 )
 
@@ -60,7 +60,7 @@ def add_pending_clears(
 ) -> None:
     """Record once that task instances are to be cleared that still have the expected try, each with the reason.
 
-    `code` is the code that the tries after the clears run.
+    `code` is the code that the tries after the clears run: the newest, too, where that is decided of a pending clear.
     """
     if not wanted:
         return
@@ -83,7 +83,7 @@ def add_pending_clears(
             of = {"region": region.name, "subtask": region.subtask, "task_id": task_id, "map_index": map_index}
             new.append({**always, **of, "expected_try": expected_try, "reason": reason})
     if again:
-        session.execute(_DECIDED_AGAIN, {"numbers": again})
+        session.execute(_DECIDED_AGAIN, {"numbers": again, "new_code": always["code"]})
     if new:
         session.execute(insert(PendingClearRow).values(newest_result=newest_result()), new)
 

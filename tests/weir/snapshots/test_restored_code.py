@@ -170,3 +170,22 @@ def test_an_epoch_that_exists_and_follows_a_restore_is_computed_by_the_newest_co
     go_on(days)
     assert versions(days, 2, "history") == [frozenset({version(fix)})] * 2
     assert valid(days, DAY_2)
+
+
+def test_so_is_one_whose_clear_was_pending_before_the_restore(days):
+    days.deploy(aircraft=7)
+    for day in (1, 2):
+        days.airflow.clear_run_by_hand(f"scheduled__2013-01-0{day}")
+    days.airflow.run_until_quiet()
+    days.airflow.reachable = False
+    days.content["flights"] = "corrected"
+    for task in ("flights", aircraft_task(days)):
+        for index in {key.map_index for key in days.airflow.tasks if key.task_id == task}:
+            days.airflow.clear_by_hand("scheduled__2013-01-01", task, index)
+    days.airflow.run_until_quiet()
+    fix = days.deploy(aircraft=9)
+    restore(days, "day1")
+    days.airflow.reachable = True
+    go_on(days)
+    assert versions(days, 2, "history") == [frozenset({version(fix)})] * 2
+    assert valid(days, DAY_2)
