@@ -62,7 +62,16 @@ from weir.ledger.runs import (
     topology_of,
 )
 from weir.ledger.snapshot import newest_try, run_state
-from weir.ledger.sources import copied_subtasks, fix_splits, is_copied, note_copies, splits_of
+from weir.ledger.sources import (
+    copied_subtasks,
+    corrections_of,
+    fix_splits,
+    forget_unread_splits,
+    is_copied,
+    note_copies,
+    ranges_of,
+    splits_of,
+)
 from weir.rebuild.checkpoints import StoredSnapshots, enter_pins_of_all, enter_snapshots, stored_snapshots
 from weir.rebuild.notifications import known_events, tell_found
 from weir.store.catalogue import EpochCatalogue, StoredArchive, catalogue, stored_archives, stored_dataflows
@@ -358,13 +367,21 @@ def _known(session: Session, run: str) -> set[tuple[str, ...]]:
 
 
 def _splits(session: Session, run: str, topology: Topology, found: list[Candidate]) -> dict[str, list[Any] | None]:
-    """Return what the subtasks of each source with a resolver read: what the ledger knows, else what manifests tell."""
-    splits = {}
+    """Return what the subtasks of each source with a resolver read: what the ledger knows, else what manifests tell.
+
+    Splits in the ledger that no task has read do not count where manifests tell of others that all have: the source
+    was resolved anew since, as by the next begin. Those of a correction do, which has tasks cleared.
+    """
+    splits, bound = {}, corrections_of(session, run).keys() | ranges_of(session, run).keys()
     for stage in topology.dataflow.stages:
         if stage.resolve is not None:
-            region = topology.logical_region_of(stage.name).name
-            own = [each for each in found if each.region.name == region]
-            splits[stage.name] = splits_of(session, run, stage.name) or splits_read(own, stage.name, stage.parallelism)
+            region = topology.logical_region_of(stage.name)
+            own = [each for each in found if each.region.name == region.name]
+            known, told = splits_of(session, run, stage.name), splits_read(own, stage.name, stage.parallelism)
+            if known is not None and told is not None and known != told and stage.name not in bound:
+                forget_unread_splits(session, run_by_id(session, run), RegionId(region.name, 0), "", [stage.name])
+                known = splits_of(session, run, stage.name)
+            splits[stage.name] = known or told
     return splits
 
 

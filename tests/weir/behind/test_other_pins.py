@@ -9,6 +9,7 @@ from tests.weir.restoring import aircraft
 from tests.weir.small_dataflow import World
 
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
+from weir.errors import Retryable
 from weir.formats.codec import from_json
 from weir.formats.manifest import Manifest
 from weir.ledger.database.tables import ResultRow, RunRow
@@ -45,7 +46,7 @@ def test_results_of_an_older_pin_that_the_ledger_has_lost_are_not_taken_for_thos
 
 @pytest.fixture
 def splits(tmp_path, monkeypatch):
-    """A resolver gives the splits of what is there: more after each call of what this returns."""
+    """A resolver gives the splits of what is there: more after a call of what this returns."""
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "listing.py").write_text(
         "import os\n"
@@ -54,7 +55,7 @@ def splits(tmp_path, monkeypatch):
         "    return [listed[i :: ctx.parallelism] for i in range(ctx.parallelism)]\n"
     )
     monkeypatch.setenv("LISTED", "b c")
-    return lambda: monkeypatch.setenv("LISTED", "a b c")
+    return lambda listed="a b c": monkeypatch.setenv("LISTED", listed)
 
 
 def of_files():
@@ -107,6 +108,29 @@ def test_a_rebuilt_ledger_takes_no_part_of_what_a_source_has_read(tmp_path, spli
     world.airflow.run_until_quiet()
     assert set(world.airflow.states().values()) == {"success"}
     assert read(world) == [["a", "c"], ["b"]]
+
+
+def test_splits_that_nobody_has_read_do_not_count_where_the_store_has_results_of_later_ones(tmp_path, splits):
+    """The first try has failed; what the next one has read is published, and the ledger has lost that."""
+    world = RewindingWorld(tmp_path, of_files())
+    run = world.airflow.dag_run(1)
+    world.airflow.during = fails
+    world.airflow.step(world.airflow.task(run, "raw", 0))
+    world.airflow.during = lambda _key: None
+    before = world.ledger.present()
+    splits("a b c")
+    world.airflow.run_until_quiet()
+    published = world.published()
+    world.ledger.go_back(before)
+    world.ledger.new_process()
+    splits("a b c d")
+    world.heal()
+    assert read(world) == [["a", "c"], ["b"]]
+    assert (world.wrong(), world.published()) == ([], published)
+
+
+def fails(_key):
+    raise Retryable("the file is being written")
 
 
 @pytest.mark.parametrize("enters", [lambda services: catch_up(services, "ladder"), rebuild])
