@@ -24,8 +24,8 @@ from weir.formats.checks import CheckReason, CheckToRun
 from weir.formats.manifest import digest_rule
 from weir.formats.region_job import RegionJob, RegionReport
 from weir.formats.suite import Suite
-from weir.ledger.attempts import Origin, attempts_ever_of, attempts_of
-from weir.ledger.database.tables import AttemptRow, QualityCheckRow
+from weir.ledger.attempts import Origin, attempts_ever_of, attempts_known, attempts_of
+from weir.ledger.database.tables import AttemptRow, QualityCheckRow, RunRow
 from weir.ledger.reads import reads_of
 from weir.quality.check_queries import SuspectedInput, failed_checks, has_checks, passed_digests, suspected_inputs
 from weir.quality.evaluation import evaluate
@@ -195,9 +195,13 @@ def _check(
 
 
 def _why(session: Session, registered: Registered, request: BeginRequest) -> CheckReason:
-    ever = attempts_ever_of(session, registered.run.id, registered.attempt.region)
-    if any(each.state == AttemptState.COMMITTED.value for each in ever):
+    run = registered.run.id
+    ever = attempts_ever_of(session, run, registered.attempt.region)
+    if any(each.state == AttemptState.COMMITTED.value or each.origin == Origin.REBUILT.value for each in ever):
         return CheckReason.RECOMPUTED
+    abandoned = session.get_one(RunRow, run).abandoned or ()
+    if not attempts_known(session, run).issuperset(abandoned):
+        return CheckReason.RECOMPUTED  # the ledger was rebuilt: what the run had before it was pinned anew is not known
     return CheckReason.BACKFILL if request.is_backfill else CheckReason.FRESH
 
 

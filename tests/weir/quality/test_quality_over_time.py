@@ -25,6 +25,7 @@ from weir.formats.checks import BUILT_IN
 from weir.ledger.database.tables import RunRow
 from weir.reading.opening import open_results
 from weir.rebuild.rebuild import rebuild
+from weir.recovery.adopt import adopt
 from weir.restarts.strategy import FixedDelay
 from weir.retention.release import delete_released, release
 from weir.retention.sizes import bytes_at_rest
@@ -383,6 +384,24 @@ def test_a_ledger_that_is_built_again_takes_nothing_that_was_in_quarantine(retri
     assert outcomes(retried) == [("clean[0]", "clean_rows", "rebuilt", "passed")]
     clear(retried, retried.run, "clean")
     assert outcomes(retried)[-1] == ("clean[0]", "clean_rows", "recomputed", "same")
+
+
+@pytest.mark.parametrize("how", ["stale", "adopted"])
+def test_what_was_made_before_the_ledger_was_built_again_is_no_fresh_result(world, suites, how):
+    """A suite for what is recomputed is run, though the ledger does not know what had committed."""
+    run_id = run(world, gated(RESTORED))
+    if how == "stale":
+        world.content["raw"] = "others"
+        world.airflow.clear_by_hand(run_id, "raw")
+        world.airflow.step(world.airflow.task(run_id, "raw"))
+    else:
+        adopt(world.services, run_id)
+    world.lose_ledger()
+    use(world, replace(world.services, expectations=str(suites)))
+    rebuild(world.services)
+    world.airflow.clear_run_by_hand(run_id)
+    world.airflow.run_until_quiet()
+    assert outcomes(world) == [("clean[0]", "clean_rows", "recomputed", "passed")]
 
 
 def test_nor_if_nothing_else_was_made(world, suites, engine):
