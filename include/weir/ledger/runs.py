@@ -445,17 +445,21 @@ def forget_pin(session: Session, run: str) -> None:
 
 
 def set_aside(session: Session, run: str) -> None:
-    """Number all attempts of `run` below 1, in their order; no try of it is known in Airflow any more."""
-    session.execute(update(PendingClearRow).where(PendingClearRow.run == run).values(found_try=None))
-    least, most = session.execute(
-        select(func.min(AttemptRow.try_number), func.max(AttemptRow.try_number)).where(AttemptRow.run == run)
-    ).one()
-    if most is None or most < 1:
-        return
+    """Number all attempts of `run` below 1, in their order; no try of it is known in Airflow any more.
+
+    So are the tries that clears have named: none of them has cleared a try of the same number of another DagRun.
+    """
+    numbers = select(func.min(AttemptRow.try_number), func.max(AttemptRow.try_number)).where(AttemptRow.run == run)
+    named = select(func.max(PendingClearRow.expected_try)).where(PendingClearRow.run == run)
+    least, most = session.execute(numbers).one()
+    newest = max(most or 0, session.scalar(named) or 0)
     # The distance is so large that no attempt gets the present number of another.
-    by = most - least + 1
-    session.execute(update(AttemptRow).where(AttemptRow.run == run).values(try_number=AttemptRow.try_number - by))
-    session.execute(update(RunRow).where(RunRow.id == run).values(closed_result=None))
+    by = newest - (1 if least is None else min(1, least)) + 1 if newest > 0 else 0
+    clears = update(PendingClearRow).where(PendingClearRow.run == run)
+    session.execute(clears.values(found_try=None, expected_try=PendingClearRow.expected_try - by))
+    if by:
+        session.execute(update(AttemptRow).where(AttemptRow.run == run).values(try_number=AttemptRow.try_number - by))
+        session.execute(update(RunRow).where(RunRow.id == run).values(closed_result=None))
 
 
 def is_of_earlier_incarnation(earlier: Iterable[AttemptRow], try_number: int, ti_id: str) -> bool:

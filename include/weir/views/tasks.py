@@ -272,7 +272,9 @@ def _clear(session: Session, row: PendingClearRow) -> Event:
     failover = None if row.failover is None else session.get(FailoverRow, row.failover)
     asked = "" if failover is None else f", by failover {failover.id}"
     asked += "" if row.code is None else f", to run the {row.code} code"
-    return Event(row.created_at, f"clear of try {row.expected_try}{asked}: {row.outcome or 'pending'}", (row.reason,))
+    is_of_deleted = row.is_void and row.expected_try < 1
+    named = "a deleted DagRun's try" if is_of_deleted else f"try {row.expected_try}"
+    return Event(row.created_at, f"clear of {named}{asked}: {row.outcome or 'pending'}", (row.reason,))
 
 
 def _failovers(session: Session, run: str, history: TaskHistory) -> Iterator[Event]:

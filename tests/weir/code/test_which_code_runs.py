@@ -471,3 +471,16 @@ def test_a_kill_while_another_task_is_cleared_is_repaired_by_the_code_as_it_was(
     assert green.codes("rides") == {0: 1, 1: 1, 2: 1}
     assert green.published() == expected()
     assert any("It is not known whether" in note for note in airflow.task(green.run, "rides", 0).notes)
+
+
+def test_a_clear_in_a_dag_run_that_was_created_again_runs_what_is_deployed(green, expected):
+    green.lose("hours", 1)
+    green.world.airflow.clear_by_hand(green.run, "rides", 0)
+    green.go_on()  # Weir has cleared a try of the task
+    green.world.airflow.delete(green.run)
+    green.run_day()
+    green.edits = {"hours": 1}
+    green.world.airflow.clear_by_hand(green.run, "hours", 1)
+    green.go_on()
+    assert green.published() == expected(hours=1)
+    assert green.is_valid()
