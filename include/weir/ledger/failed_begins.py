@@ -37,6 +37,17 @@ def record_failed_begin(session: Session, row: FailedBeginRow) -> None:
     session.add(row)
 
 
+def forget_failed_begins(session: Session, run: str) -> None:
+    """Delete those of a DagRun that was deleted: one that is created again counts its tries from 1.
+
+    A first try may have failed in either of them: it is kept, and is newer than none that has begun.
+    """
+    of = session.get_one(RunRow, run)
+    is_same = (FailedBeginRow.dag_id == of.dag_id) & (FailedBeginRow.run_id == of.run_id)
+    is_of_run = (FailedBeginRow.dataflow == of.dataflow) & is_same & (FailedBeginRow.try_number > 1)
+    session.execute(delete(FailedBeginRow).where(is_of_run))
+
+
 def failed_for_good(session: Session, newest: AttemptRow) -> int:
     """Return the newest try of a task instance after its newest attempt if that failed before it was registered.
 

@@ -37,6 +37,7 @@ from weir.ledger.database.tables import (
     Table,
 )
 from weir.ledger.epochs import require_sound_epoch
+from weir.ledger.failed_begins import forget_failed_begins
 from weir.ledger.names import SHOWN, as_epoch, unknown_run
 from weir.ledger.outbox import note_begins_anew
 from weir.ledger.results import latest_sizes, layouts_of_run
@@ -447,8 +448,10 @@ def forget_pin(session: Session, run: str) -> None:
 def set_aside(session: Session, run: str) -> None:
     """Number all attempts of `run` below 1, in their order; no try of it is known in Airflow any more.
 
-    So are the tries that clears have named: none of them has cleared a try of the same number of another DagRun.
+    So are the tries that clears have named: none of them has cleared a try of the same number of another DagRun. Tries
+    that failed before they were registered are forgotten.
     """
+    forget_failed_begins(session, run)
     numbers = select(func.min(AttemptRow.try_number), func.max(AttemptRow.try_number)).where(AttemptRow.run == run)
     named = select(func.max(PendingClearRow.expected_try)).where(PendingClearRow.run == run)
     least, most = session.execute(numbers).one()

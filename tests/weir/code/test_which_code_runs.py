@@ -7,7 +7,9 @@ import pytest
 from sqlalchemy import select
 from tests.weir.small_dataflow import World
 
+from weir.attempts import registration
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
+from weir.errors import Misconfigured
 from weir.ledger.database.tables import ArchiveRow, AttemptRow, PendingClearRow, ResultRow, RunRow
 from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
@@ -484,3 +486,22 @@ def test_a_clear_in_a_dag_run_that_was_created_again_runs_what_is_deployed(green
     green.go_on()
     assert green.published() == expected(hours=1)
     assert green.is_valid()
+
+
+def test_a_try_of_a_deleted_dag_run_that_could_not_begin_has_no_repair_run_what_is_deployed(
+    green, expected, monkeypatch
+):
+    def refuse(*_args):
+        raise Misconfigured("the DAG is wrong")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(registration, "require_interval", refuse)
+        green.world.airflow.clear_by_hand(green.run, "hours", 1)
+        green.go_on()
+    green.world.airflow.delete(green.run)
+    green.run_day()
+    green.edits = {"hours": 1}
+    green.lose("hours", 1)
+    green.world.airflow.clear_by_hand(green.run, "rides", 0)
+    green.go_on()
+    assert green.published() == expected()
