@@ -352,10 +352,18 @@ class RunState:
         if read.run not in self.earlier:
             return True
         topology = self.topology_of(read.run)
-        # A run that was moved to another declaration may not write what was read any more: then its results decide.
         if not topology.writes(read.stage, read.layout):
-            return True
+            return self._is_history(read)
         return len(reads.members) == len(topology.partitions_of(read.stage, read.layout))
+
+    def _is_history(self, read: PartitionId) -> bool:
+        """Report whether an earlier run was moved to a declaration without what was read of it: it stays as it was.
+
+        A stage that is written in another layout now can be read anew, but for a state, which is read in its own alone.
+        """
+        topology = self.topology_of(read.run)
+        is_read_anew = topology.is_written(read.stage) and read.stage not in topology.states
+        return not is_read_anew and not topology.writes(read.stage, read.layout)
 
     def _older_siblings(self, partition: PartitionId) -> tuple[PartitionId, ...]:
         return self._older.get((partition.run, partition.stage), ())
@@ -418,7 +426,7 @@ class RunState:
 
     def _still_holds(self, read: ReadResult) -> bool:
         run = read.partition.run
-        if run != OWN_RUN and run not in self.earlier:
+        if run != OWN_RUN and (run not in self.earlier or self._is_history(read.partition)):
             return True
         current = self.results.get(read.partition)
         return current is not None and current.digest == read.digest and self._valid.get(read.partition, False)

@@ -111,6 +111,11 @@ _IS_READER = (
 )
 # Also a committed try that Airflow has lost, which is numbered below 1: its results stay until others replace them.
 _HAS_CURRENT_RESULTS = select(_RESULT.id).where(_RESULT.attempt == _ATTEMPT.id, _RESULT.is_current).exists()
+_LAYOUTS_READ = (
+    select(ConsumptionRow.layout)
+    .where(ConsumptionRow.run == bindparam("run"), ConsumptionRow.stage == bindparam("stage"))
+    .distinct()
+)
 _SETS_READ = select(ConsumptionRow.read_set).where(_IS_READER).distinct()
 _LATER_READERS = (
     select(_ATTEMPT.run, _ATTEMPT.region, _ATTEMPT.subtask, ConsumptionRow.read_set)
@@ -285,6 +290,11 @@ def read_sets_of(session: Session, run: str, stage: str, layout: str) -> dict[st
     """Return what any attempt has read of a stage of `run` in one layout, by the name of the read set."""
     sets = session.connection().scalars(_SETS_READ, {"run": run, "stage": stage, "layout": layout})
     return read_sets(session, sets, (run, stage, layout), run)
+
+
+def layouts_read_of(session: Session, run: str, stage: str) -> set[str]:
+    """Return the layouts in which any attempt has read a stage of `run`."""
+    return set(session.connection().scalars(_LAYOUTS_READ, {"run": run, "stage": stage}))
 
 
 def readers_in_other_runs(session: Session, run: str, stage: str, layout: str) -> list[LaterReader]:

@@ -30,6 +30,7 @@ from weir.ledger.runs import Run, has_later, mark_closed, open_again_after, run_
 from weir.ledger.snapshot import (
     began_without,
     committed_attempt,
+    layouts_read_of,
     read_sets_of,
     readers_in_other_runs,
     regions_of,
@@ -162,16 +163,25 @@ def stale_in_later_runs(
     compared once.
     """
     stale: dict[RunId, dict[RegionId, Change]] = defaultdict(dict)
-
-    def note(later: RunId, region: RegionId, change: Change) -> None:
+    made = {each: new for each, new in results.items() if each.is_of_own_run}
+    stages = {each.stage for each in written}
+    of_former = _read_in_former_layouts(session, run, topology, made, stages)
+    for later, region, change in (*_changes_of_places(session, run, topology, made, written), *of_former):
         # Of the others a clear may have been decided, of which no try has begun yet.
         stale[later][region] = _newest([stale[later].get(region, change), change])
+    return stale
 
+
+def _changes_of_places(
+    session: Session,
+    run: Run,
+    topology: Topology,
+    results: Mapping[PartitionId, CurrentResult],
+    written: Iterable[PartitionId],
+) -> Iterator[tuple[RunId, RegionId, Change]]:
     # This run's topology does not have its later readers: a later run may be pinned to a newer dataflow.
     for place in sorted({(each.stage, each.layout) for each in written}):
-        present = {
-            each: new for each, new in results.items() if each.is_of_own_run and (each.stage, each.layout) == place
-        }
+        present = {each: new for each, new in results.items() if (each.stage, each.layout) == place}
         if not present:
             continue
         newest = _newest(map(_is_new, present.values()))
@@ -185,12 +195,33 @@ def stale_in_later_runs(
                 found[name] = _newest(changes)  # what has begun since has seen the others
         for reader in readers_in_other_runs(session, run.id, *place) if found else ():
             if reader.read_set in found:
-                note(reader.run, reader.region, found[reader.read_set])
+                yield reader.run, reader.region, found[reader.read_set]
         without = began_without(session, run, *place) if place[0] in topology.states else ()
         for later, of_later, region in without:
             if clears_later_epochs(of_later):
-                note(later, region, newest)
-    return stale
+                yield later, region, newest
+
+
+def _read_in_former_layouts(
+    session: Session,
+    run: Run,
+    topology: Topology,
+    results: Mapping[PartitionId, CurrentResult],
+    stages: Iterable[str],
+) -> Iterator[tuple[RunId, RegionId, Change]]:
+    """Yield what has read stages in layouts that a run was moved away from.
+
+    Whether their rows have changed can't be told from digests of other layouts. A state is read in its own one alone.
+    """
+    if not session.get_one(RunRow, run.id).abandoned:
+        return  # it was never moved
+    for stage in sorted(each for each in stages if each not in topology.states):
+        newest = max((new.result for each, new in results.items() if each.stage == stage), default=0)
+        for layout in sorted(layouts_read_of(session, run.id, stage)) if newest else ():
+            for reader in (
+                () if topology.writes(stage, layout) else readers_in_other_runs(session, run.id, stage, layout)
+            ):
+                yield reader.run, reader.region, (newest, f"weir: {stage} is not written in layout {layout} any more")
 
 
 def _newest(changes: Iterable[Change]) -> Change:

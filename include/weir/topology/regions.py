@@ -81,6 +81,10 @@ class Topology:
         written = self._layouts.get(stage)
         return taken(written.values(), declared) if written else None
 
+    def is_written(self, stage: str) -> bool:
+        """Report whether a stage is written in any layout; false for a stage of another dataflow."""
+        return bool(self._layouts.get(stage))
+
     # Regions
 
     def region(self, name: str) -> LogicalRegion:

@@ -161,6 +161,19 @@ def is_closed(world):
         return session.get_one(RunRow, FIRST).closed_at is not None
 
 
+@pytest.mark.parametrize("flow", [aircraft("history_too"), aircraft(None), aircraft(carries=False)])
+def test_what_later_days_have_read_of_an_earlier_form_stays_valid(days, flow):
+    move_first(days, flow)
+    days.airflow.run_until_quiet()
+    assert [invalid(days, day) for day in (1, 2, 3)] == [[], [], []]
+
+
+def invalid(world, day):
+    with world.ledger.transaction() as session:
+        state = run_state(session, run_by_id(session, f"ladder@{EPOCHS[day - 1]}"))
+    return [each for region in state.region_ids() for each in state.outputs(region) if not state.is_valid(each)]
+
+
 def test_results_that_go_on_from_a_released_state_are_discarded_only_if_that_is_asked_for(days):
     run_days(days, 4, 5)
     settle_everywhere(days.services, RESULTS).require_whole()

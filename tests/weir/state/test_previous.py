@@ -22,7 +22,7 @@ from weir.testing.fakes.airflow import Killed
 EPOCHS = ("20130101T000000Z", "20130102T000000Z", "20130103T000000Z")
 
 
-def history(parallelism=2, **more):
+def history(parallelism=2, *, before=None, **more):
     """A day's rows and the history so far make the history."""
     return Dataflow(
         "ladder",
@@ -31,7 +31,10 @@ def history(parallelism=2, **more):
             Stage(
                 "history",
                 "pipelines.ladder:history",
-                {"day": blocking("day", by="k"), "before": previous("history", by="k", schema="k bigint")},
+                {
+                    "day": blocking("day", by="k"),
+                    "before": before or previous("history", by="k", schema="k bigint"),
+                },
                 parallelism=parallelism,
             ),
             sink("history", "known"),
@@ -520,4 +523,17 @@ def test_no_epoch_is_made_in_part_of_one_that_was_given_up(days, on_reprocess):
     days.airflow.clear_by_hand(third, "history-known", 0)
     days.airflow.run_until_quiet()
     assert digests(days)[2] == before[1]  # the third day's rows are those of the second one, and go on from the first
+    assert set(days.airflow.states().values()) == {"success"}
+
+
+def test_an_epoch_runs_again_where_the_one_before_has_changed_and_is_written_in_another_layout(days):
+    first, _ = days.run_days(1, 2)
+    before = digests(days)
+    days.airflow.deploy(history(before=previous("history", broadcast=True, schema="k bigint")))
+    adopt(days.services, f"ladder@{EPOCHS[0]}")
+    days.content["day"] = "edited"
+    days.airflow.clear_run_by_hand(first)
+    days.airflow.run_until_quiet()
+    assert digests(days)[0] != before[0]
+    assert digests(days)[1] != before[1]
     assert set(days.airflow.states().values()) == {"success"}
