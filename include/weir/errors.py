@@ -173,14 +173,7 @@ def is_for_person(error: OSError) -> bool:
 
 
 class Conflict(WeirError):
-    """The inputs or the run have changed since the attempt began: begin a new one. Costs no restart budget.
-
-    `damaged` are the inputs whose bytes were found damaged after they had been read.
-    """
-
-    def __init__(self, message: str = "", damaged: Iterable[Loss] = ()) -> None:
-        self.damaged = tuple(damaged)
-        super().__init__(message)
+    """The inputs or the run have changed since the attempt began: begin a new one. Costs no restart budget."""
 
 
 class Fenced(WeirError):

@@ -50,8 +50,8 @@ COORDINATOR: Final = (
     _fault(
         "a-damaged-result-condemns-its-attempt",
         f"{ATTEMPTS}commit_check",
-        'return _DAMAGED if (read.attempt, read.stage, read.subtask, read.layout) in damaged else ""',
-        'return _DAMAGED if read.attempt in {attempt for attempt, *_ in damaged} else ""',
+        "is_damaged = (read.attempt, read.stage, read.subtask, read.layout) in damaged",
+        "is_damaged = read.attempt in {attempt for attempt, *_ in damaged}",
         "Readers of the whole results of an attempt get Conflict, as another of its results was damaged.",
         of="e11b",
     ),
@@ -117,14 +117,6 @@ COORDINATOR: Final = (
         "        if row.origin == Origin.CLEARED_BY_PERSON.value:\n            times.clear()\n",
         "",
         "A person's clear does not reset the budgets of backtracks and conflicts.",
-    ),
-    _fault(
-        "damage-found-at-a-commit-is-not-recorded",
-        f"{ATTEMPTS}failure",
-        "            record_losses(session, error.damaged, services.now())\n",
-        "            pass\n",
-        "A result that a commit found damaged stays finished: it is read, and refused, again and again.",
-        of="e11b",
     ),
     _fault(
         "a-commit-does-not-reopen-its-run",

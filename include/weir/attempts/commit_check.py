@@ -17,7 +17,7 @@ from weir.code.generation_rules import short
 from weir.coordination.registered import newest_of
 from weir.coordination.services import Services
 from weir.coordination.values import Begun
-from weir.errors import Conflict, Fault, Loss, Message
+from weir.errors import Conflict
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import RunState
 from weir.formats.manifest import InputRead, splits_fingerprint
@@ -133,20 +133,14 @@ def require_unchanged(session: Session, state: RunState, reads: Iterable[InputRe
         partition = PartitionId(read.stage, read.subtask, read.layout, run_ref(read.run, state.run))
         why = _why_changed(state, read, partition, damaged)
         if why:
-            raise Conflict(
-                Message(
-                    "attempts.input_changed",
-                    region=region,
-                    partition=partition,
-                    attempt=read.attempt,
-                    digest=read.digest,
-                    why=why,
-                ),
-                [Loss(*_names(read), Fault.DAMAGED, _DAMAGED)] if why is _DAMAGED else (),
+            raise Conflict.of(
+                "attempts.input_changed",
+                region=region,
+                partition=partition,
+                attempt=read.attempt,
+                digest=read.digest,
+                why=why,
             )
-
-
-_DAMAGED = "its bytes were found damaged meanwhile"
 
 
 def _why_changed(state: RunState, read: InputRead, partition: PartitionId, damaged: Set[ResultKey]) -> str:
@@ -157,8 +151,5 @@ def _why_changed(state: RunState, read: InputRead, partition: PartitionId, damag
     is_other = current.digest != read.digest or (must_be_same and current.attempt != read.attempt)
     if is_other or current.state is PartitionState.QUARANTINED:
         return f"{current.attempt} ({current.digest}) is current now"
-    return _DAMAGED if (read.attempt, read.stage, read.subtask, read.layout) in damaged else ""
-
-
-def _names(read: InputRead) -> tuple[str, str, int, str, str]:
-    return read.run, read.stage, read.subtask, read.layout, read.attempt
+    is_damaged = (read.attempt, read.stage, read.subtask, read.layout) in damaged
+    return "its bytes were found damaged meanwhile" if is_damaged else ""

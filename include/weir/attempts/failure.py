@@ -91,9 +91,6 @@ def fail(services: Services, failed: FailedTry, airflow: Callable[[], Clearer]) 
             # If it were not recorded, the next begin would take the process for killed.
             failure, error = classify(unplanned), unplanned
     with services.ledger.transaction(failed.dataflow) as session:
-        if isinstance(error, Conflict):
-            # Else a damaged result that the ledger calls finished would be read, and refused, again and again.
-            record_losses(session, error.damaged, services.now())
         decision = _book(session, services, row.id, failure, error, failed.strategy)
         booked = session.get(AttemptRow, row.id)
         if booked is not None and booked.state == AttemptState.RETRYING.value:

@@ -120,6 +120,13 @@ def a_commit_has_read_nothing_damaged(history: History) -> Iterator[str]:
                 yield f"{row.id} of {row.region} has committed, but {_shown(result)} was found damaged"
 
 
+def what_is_finished_has_no_fault(history: History) -> Iterator[str]:
+    """Invariant of states: what a commit would refuse as damaged is lost by the ledger, and no begin reads it."""
+    for result in history.ledger.results.values():
+        if result.fault is not None and result.state == "finished":
+            yield f"{_shown(result)} is finished, and {result.fault}"
+
+
 def a_commit_was_made_from_what_is_current(history: History) -> Iterator[str]:
     """Invariant 3."""
     ledger = history.ledger
@@ -262,6 +269,7 @@ AFTER_EACH_TRANSACTION: Final[tuple[Callable[[History], Iterator[str]], ...]] = 
     results_of_a_region_are_of_one_attempt,
     a_commit_was_made_from_what_is_current,
     a_commit_has_read_nothing_damaged,
+    what_is_finished_has_no_fault,
     only_finished_and_valid_inputs_are_read,
     what_is_called_lost_was_harmed,
     a_source_is_recorded_as_it_once_was,

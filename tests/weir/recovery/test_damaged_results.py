@@ -73,17 +73,3 @@ def test_readers_of_a_whole_result_commit_though_another_one_of_its_attempt_is_d
         name: state for name, state in world.airflow.states().items() if "-02/" in name and state != "success"
     } == {}
     assert len(results_of(world, "history", day=2)) == 2
-
-
-def test_a_damaged_result_that_the_ledger_calls_finished_is_recomputed_after_one_conflict(world):
-    """No probe of its sizes finds it, so that its readers would compute in vain again and again."""
-    with world.ledger.transaction("ladder") as session:
-        query = select(ResultRow).where(ResultRow.stage == "aircraft", ResultRow.subtask == 0, ResultRow.is_current)
-        row = session.scalars(query).one()
-        row.fault = "damaged"
-        damaged = row.attempt
-    world.airflow.clear_by_hand("scheduled__2013-01-01", "report-known")
-    world.airflow.run_until_quiet()
-    assert set(world.airflow.states().values()) == {"success"}
-    assert failures(world) == ["conflict", "backtrack"]
-    assert damaged not in {row.attempt for row in results_of(world, "aircraft")}
