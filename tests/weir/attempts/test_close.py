@@ -1,18 +1,25 @@
 """What is published, when, and what is not published again."""
 
+from contextlib import suppress
 from datetime import timedelta
+from random import Random
 
 import pytest
 from sqlalchemy import select
+from tests.weir.recovery.overtaking import HAPPENINGS, TASKS, compute, happen, overtake, result
 
+from weir.attempts.close import close as close_run
 from weir.coordination.values import Awaiting, Published
 from weir.errors import Conflict, Fault, Fenced, ResultUnavailable
 from weir.ledger.database.tables import ConsumptionRow, PublicationRow, ResultRow, RunRow
 from weir.restarts.strategy import NoRestart
+from weir.sinks.publishing import SinkPublishing
 from weir.store.catalogue import published
 from weir.testing.fakes.airflow import Killed
 
 EPOCH = "20130101T000000Z"
+READS = 9
+"""How often a close reads the store before it decides what to publish."""
 
 
 on_both = pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)])
@@ -45,7 +52,7 @@ def close(world, try_number=None):
     task = world.airflow.task(world.run, "weir_close")
     task.try_number = try_number or task.try_number + 1
     task.state = "running"
-    return world.airflow.coordinator.close(world.airflow.request(task), world.airflow)
+    return close_run(world.services, SinkPublishing(world.services), world.airflow.request(task), world.airflow)
 
 
 def close_behind_a_killed_try(world, try_number=None):
@@ -198,6 +205,21 @@ def test_a_result_that_changes_between_look_and_publication_is_not_published(rea
     ready.airflow.run_until_quiet()
     assert pointer(ready).partitions[0].folder == folder_of(ready, "delays")
     assert ready.airflow.task(ready.run, "weir_close").state == "success"
+
+
+@pytest.mark.parametrize("reads", range(1, READS + 1))
+@pytest.mark.parametrize("seed", range(2))
+def test_a_pointer_names_files_that_are_there_of_what_is_current_and_finished_whatever_happens(world, seed, reads):
+    random, world.run = Random(100 * seed + reads), world.airflow.dag_run()
+    compute(world, *TASKS)
+    overtake(world, reads, lambda: happen(world, random.choice(HAPPENINGS), ("delays", 0)))
+    with suppress(Conflict, ResultUnavailable):
+        close(world)
+    with world.ledger.transaction() as session:
+        current = result(session, "delays")
+    for each in pointer(world).partitions if pointer(world) is not None else ():
+        assert (each.folder, current.state) == (current.folder, "finished")
+        assert all(world.store.size(f"{each.folder}/{name}") for name in each.files)
 
 
 def interrupt_once(world, path, action):
