@@ -85,11 +85,12 @@ class AirflowApi(AirflowClient):
             if len(found) >= page["total_entries"] or not page["task_instances"]:
                 return sorted(found, key=lambda one: (one.run_id, one.task_id, one.map_index))
 
-    def asset_events(self, asset: str) -> list[dict[str, Any]]:
-        """Return the extra of an asset's events (at most 100), oldest first."""
+    def asset_events(self, asset: str, partition: str | None = None) -> list[dict[str, Any]]:
+        """Return the extra of an asset's events (at most 100) of a partition, or of none, oldest first."""
         path = path_of("api", "v2", "assets", "events")
         found = self.ask("GET", path, name_pattern=asset, order_by="timestamp", limit=_PAGE)
-        return [event["extra"] for event in found["asset_events"] if event["name"] == asset]
+        of_asset = (event for event in found["asset_events"] if event["name"] == asset)
+        return [event["extra"] for event in of_asset if event["partition_key"] == partition]
 
     def clear(
         self, dag_id: str, run_id: str, task_id: str, map_index: int, note: str, *, even_if_running: bool = False

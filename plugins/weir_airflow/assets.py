@@ -3,13 +3,16 @@
 Invariant: each asset event follows a publication. A task with an asset for an outlet would emit an event at every
 success, also where a clear has changed nothing; so the closing task has aliases, and adds assets with new versions.
 
+Two events follow each: one without a partition, by the alias, starts DAGs with `schedule=[sink_asset(...)]`, and one
+whose partition is the epoch starts those with PartitionedAssetTimetable. No event of Airflow's starts both.
+
 Airflow enters an asset of an alias with its first event. Where two closing tasks announce a sink for the first time at
 once, it fails at the second one, and calls that task failed, though its run is closed: so assets are entered before.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
 
@@ -29,10 +32,16 @@ def sink_asset(dataflow: str, sink: str) -> Asset:
     return Asset(name=f"{dataflow}.{sink}", uri=f"weir://{dataflow}/{sink}")
 
 
-def announce(context: Context, dataflow: str, epoch: str, versions: Mapping[str, int | None]) -> None:
-    """Emit an event for each sink with a new version, when this task succeeds; `extra` has epoch and version."""
-    for sink, version in versions.items():
-        if version is not None:
-            alias = sink_alias(dataflow, sink)
-            extra = {"epoch": epoch, "version": version}
-            context["outlet_events"][alias].add(sink_asset(dataflow, sink), extra=extra)
+def announce(context: Context, dataflow: str, epoch: str, new: Mapping[str, Mapping[str, Any]]) -> None:
+    """Emit two events for each sink with a new version, when this task succeeds: one has the epoch as partition key.
+
+    `new` has the summary of each such sink. `extra` has epoch, version, rows and digest.
+    """
+    task, events = context["task"], context["outlet_events"]
+    for sink, told in new.items():
+        asset = sink_asset(dataflow, sink)
+        extra = {"epoch": epoch, **{name: told[name] for name in ("version", "rows", "digest")}}
+        events[sink_alias(dataflow, sink)].add(asset, extra=extra)
+        task.outlets = [*task.outlets, asset]  # Airflow reads them when the task has ended
+        events[asset].extra = extra
+        events[asset].add_partitions(epoch)

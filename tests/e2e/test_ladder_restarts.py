@@ -11,6 +11,7 @@ import signal
 import psutil
 import pytest
 from at_once import AtOnce
+from ladder_stack import FIRST_DAY
 
 from weir.execution.failure_words import VISIBLE
 from weir.ledger.database.tables import AttemptRow, RunRow
@@ -26,7 +27,7 @@ ONE = {"parallelism": {"numbers": 1, "doubled": 1, "totals": 1}, "failure_enrich
 DAGS = {
     "failing": {**ONE, "restart": {**OFTEN, "restart-strategy.maximum-per-task-failures": 1}},
     "killed": {**ONE, "restart": {**OFTEN, "restart-strategy.maximum-total-task-failures": 1}},
-    "faults": {"parallelism": {"numbers": 1, "totals": 1}},
+    "faults": {"parallelism": {"numbers": 1, "totals": 1}, "readers": True},
 }
 AT_ONCE = AtOnce(DAGS, soaks={"killed"})
 FIRST = "2024-01-01"
@@ -99,12 +100,25 @@ def test_a_damaged_partition_is_made_again_by_its_producer_alone(driver):
 
 
 @AT_ONCE.on("faults")
-def test_an_asset_event_follows_each_new_version_and_nothing_else(driver):
+def test_two_asset_events_follow_each_new_version_and_start_what_is_scheduled_on_it(driver):
+    readers = ("faults_by_event", "faults_by_epoch")
+    for reader in readers:
+        driver.api.unpause(reader)
     before, events = driver.green(), driver.api.asset_events("faults.sums")
     assert [event["version"] for event in events] == list(range(1, len(events) + 1)) != []
-    driver.person.clear(driver.run(), "weir_close")
-    assert driver.healed(before)[FIRST] == {"weir_close": 1}
-    assert driver.api.asset_events("faults.sums") == events
+    driver.change(add=7)
+    driver.person.clear(driver.run(), "numbers")
+    changed = driver.healed(before)[FIRST]
+    assert changed["weir_close"] == 1
+    for reader in readers:
+        driver.wait(lambda reader=reader: driver.api.runs(reader), f"a run of {reader}")
+    events = driver.api.asset_events("faults.sums")
+    assert events == driver.api.asset_events("faults.sums", FIRST_DAY)
+    assert events[-1].keys() == {"epoch", "version", "rows", "digest"}
+    driver.person.clear(driver.run(), "weir_close")  # it publishes nothing, since the content is equal
+    driver.green()
+    assert driver.api.asset_events("faults.sums") == driver.api.asset_events("faults.sums", FIRST_DAY) == events
+    assert [len(driver.api.runs(reader)) for reader in readers] == [1, 1]
 
 
 @AT_ONCE.on("faults")

@@ -20,13 +20,13 @@ def run_close(
     task: TaskPorts,
     dataflow: str,
     request: Callable[[], BeginRequest],
-    announce: Callable[[BeginRequest, Mapping[str, int | None]], None],
+    announce: Callable[[BeginRequest, Mapping[str, Mapping[str, Any]]], None],
 ) -> dict[str, Any]:
     """Deliver pending clears, complete the run, publish its sinks, announce them, settle.
 
-    `announce` gets the version of each sink, None where its content is published already. Returns the summary for
-    Airflow's UI. Raises ResultUnavailable for all that is missing, what `TaskPorts.wait`, `fail` and `skip` raise, and
-    what `weir.errors` says.
+    `announce` gets the summary of each sink with a new version. Returns the summary for Airflow's UI. Raises
+    ResultUnavailable for all that is missing, what `TaskPorts.wait`, `fail` and `skip` raise, and what `weir.errors`
+    says.
     """
     settle(task, dataflow, CLEARS)
     described = request()
@@ -42,7 +42,7 @@ def run_close(
         return end_without_result(task, described.key, outcome)
     for sink in outcome.versions:
         task.log(_told(sink, outcome.summary[sink]))
-    announce(described, outcome.versions)
+    announce(described, {sink: outcome.summary[sink] for sink, new in outcome.versions.items() if new is not None})
     try_to_withdraw_note(task, dataflow, described.key, described.try_number, may_have_waited=True)
     run = run_key(dataflow, epoch_of(described.interval[0]))
     try_to_note_close(task, run, described.key, was_cleared=described.clear_number > 0)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from airflow.api.common.airflow_health import get_airflow_health
-from airflow.models.asset import AssetAliasModel, AssetModel
+from airflow.models.asset import AssetActive, AssetAliasModel, AssetModel
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.models.log import Log
@@ -114,7 +114,10 @@ def _is_stranded(session: Session, dag_run: DagRun) -> bool:
 
 
 def enter_assets(session: Session, dataflow: str, sinks: Iterable[str]) -> None:
-    """Enter those assets of sinks, with their aliases, that Airflow's database does not have, and commit."""
+    """Enter those assets of sinks, with their aliases, that Airflow's database does not have, and commit.
+
+    They are active, unless an active one has their name already: of an inactive one no event with a partition is kept.
+    """
     # SQLite has one writer: who has read before cannot become it once another one was.
     session.execute(update(AssetModel).where(false()).values(name=AssetModel.name))
     for sink in sorted(sinks):
@@ -126,6 +129,10 @@ def enter_assets(session: Session, dataflow: str, sinks: Iterable[str]) -> None:
             session.add(model)
             if alias.name not in {each.name for each in model.aliases}:
                 model.aliases.append(session.scalar(of_alias) or AssetAliasModel(name=alias.name, group=alias.group))
+        with suppress(IntegrityError), session.begin_nested():
+            model = session.scalars(of_asset).one()
+            if model.active is None:
+                session.add(AssetActive.for_asset(model))
     session.commit()
 
 

@@ -64,7 +64,7 @@ def run_close(declared: Declaration, context: Context, log: Log) -> dict[str, An
             task,
             declared.flow.name,
             lambda: begin_request(declared, context, "", task_context.recovery.restart),
-            lambda request, versions: _announce(task, declared, context, request, versions),
+            lambda request, new: _announce(task, declared, context, request, new),
         )
 
 
@@ -73,15 +73,14 @@ def _announce(
     declared: Declaration,
     context: Context,
     request: BeginRequest,
-    versions: Mapping[str, int | None],
+    new: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    new = [sink for sink, version in versions.items() if version is not None]
     try:
         if new:
-            task.airflow.enter_assets(request.key.dag_id, declared.flow.name, new)
+            task.airflow.enter_assets(request.key.dag_id, declared.flow.name, list(new))
     except WeirError as error:
         task.log(f"Airflow enters the assets of {', '.join(new)} with their first events: {error}")
-    announce(context, declared.flow.name, epoch_of(request.interval[0]), versions)
+    announce(context, declared.flow.name, epoch_of(request.interval[0]), new)
 
 
 def run_compaction(

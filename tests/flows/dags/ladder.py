@@ -5,7 +5,8 @@ arguments of `dataflow_dag`; all are the same dataflow under names of their own.
 an epoch and all before it, with `kept` by keyed state, of so many `runs`; with `copied` doubled reads a copy of
 numbers, in one region; `failover`, `consumers`, `keep` and `retained_checkpoints` are the dataflow's. `quality` has the
 arguments of `expectations` by stage, or for `history`. With `lake` the sums go into tables of Delta Lake and
-Iceberg, too, in the folder `lake` beside the file.
+Iceberg, too, in the folder `lake` beside the file. With `readers` two more DAGs are scheduled on the sums, by
+events and by epochs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import get_parsing_context
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, PartitionedAssetTimetable, StartOfDayMapper, get_parsing_context
 
 from weir.dataflow import (
     Dataflow,
@@ -33,6 +35,7 @@ from weir.dataflow import (
     source,
 )
 from weir.restarts.strategy import RestartStrategy
+from weir_airflow.assets import sink_asset
 from weir_airflow.dag import dataflow_dag
 
 control = Path(os.environ["WEIR_LADDER"])
@@ -73,6 +76,8 @@ def ladder_dag(name: str, *, last_day: str | None, restart: dict[str, Any] | Non
     once = {"create": "if_missing"}
     tables = [delta(f"{control.parent}/lake/{name}", **once), iceberg(f"lake.ladder.{name}", **once)]
     to = tables if more.pop("lake", False) else ()
+    if more.pop("readers", False):
+        reader_dags(name)
     flow = Dataflow(name, [numbers, doubled, totals, sink(totals, "sums", to=to)], parameters=parameters, **rules)
     usual = {"schedule": "@daily", "catchup": True, "max_active_runs": 2}
     return dataflow_dag(
@@ -82,6 +87,16 @@ def ladder_dag(name: str, *, last_day: str | None, restart: dict[str, Any] | Non
         restart=None if restart is None else RestartStrategy.from_options(restart),
         **{**usual, **more},
     )
+
+
+def reader_dags(name: str) -> None:
+    """Two ordinary DAGs: a version of the sums starts each once."""
+    sums = sink_asset(name, "sums")
+    start_of_day = StartOfDayMapper(input_format="%Y%m%dT%H%M%SZ", output_format="%Y%m%dT%H%M%SZ")
+    by_epoch = PartitionedAssetTimetable(assets=sums, default_partition_mapper=start_of_day)
+    for dag_id, schedule in ((f"{name}_by_event", [sums]), (f"{name}_by_epoch", by_epoch)):
+        with DAG(dag_id, schedule=schedule, start_date=day("2024-01-01")):
+            EmptyOperator(task_id="read")
 
 
 def day(text: str) -> datetime:

@@ -16,21 +16,21 @@ def close(driven, announce):
 
 def test_the_steps_of_a_close_are_taken_in_this_order(driven):
     driven.until(CLOSE)
-    versions = []
-    summary = close(driven, lambda asked, given: (driven.steps.append("announce"), versions.append(dict(given))))
+    announced = []
+    summary = close(driven, lambda asked, given: (driven.steps.append("announce"), announced.append(given)))
     assert driven.steps == ["deliver clears", "request", "close", "announce", "release", "notify"]
-    assert versions == [{"delays": 1}]
+    assert announced == [{"delays": summary["delays"]}]
     assert summary["delays"]["version"] == 1
     (line,) = [each for each in driven.ports.lines if each.startswith("Sink delays: version 1, 1 rows")]
 
 
-def test_what_is_published_already_is_announced_without_a_version(driven):
+def test_what_is_published_already_is_not_announced(driven):
     driven.airflow.run_until_quiet()
     driven.airflow.clear_by_hand(driven.run, CLOSE)
     driven.next_try(CLOSE)
-    versions = []
-    close(driven, lambda asked, given: versions.append(dict(given)))
-    assert versions == [{"delays": None}]
+    announced = []
+    close(driven, lambda asked, given: announced.append(given))
+    assert announced == [{}]
     assert any(each.startswith("Sink delays: version 1, 1 rows, published: nothing") for each in driven.ports.lines)
 
 

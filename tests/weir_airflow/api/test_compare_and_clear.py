@@ -186,6 +186,25 @@ def test_of_four_that_enter_assets_at_once_none_fails(river):
             ("mouth.sand", ["mouth.sand"]),
             ("mouth.silt", ["mouth.silt"]),
         ]
+        assert all(each.active for each in found)
+
+
+def test_an_asset_whose_name_another_active_one_has_is_entered_and_stays_inactive(river):
+    from airflow.models.asset import AssetActive, AssetModel
+    from airflow.utils.session import create_session
+
+    from weir_airflow.api.compare_and_clear import DbClearer
+
+    with create_session() as session:
+        other = AssetModel(name="mouth.mud", uri="s3://lake/mud", group="asset")
+        session.add_all([other, AssetActive.for_asset(other)])
+    DbClearer().enter_assets("river", "mouth", ["mud", "loam"])
+    with create_session() as session:
+        found = session.query(AssetModel).filter(AssetModel.uri.like("weir://mouth/%")).all()
+        assert {each.name: each.active is not None for each in found if each.name in {"mouth.mud", "mouth.loam"}} == {
+            "mouth.mud": False,
+            "mouth.loam": True,
+        }
 
 
 def test_those_that_clear_the_same_of_several_runs_in_other_orders_do_not_lock_each_other_out(new_run, clear):

@@ -187,6 +187,19 @@ def test_a_run_computes_publishes_and_shows_what_it_did(run, world):
     assert results["numbers", 0]["bytes"] > 0
     assert results["numbers", 0]["attempt"].startswith("t0001-")
     assert published(world, "stumble", 1) == EXPECTED
+    epoch, events = "20121231T000000Z", asset_events("stumble.sums")
+    assert {each.partition_key for each in events} == {None, epoch}
+    (digest,) = {each.extra["digest"] for each in events}
+    assert [each.extra for each in events] == 2 * [{"epoch": epoch, "version": 1, "rows": 10, "digest": digest}]
+
+
+def asset_events(name):
+    from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        of_name = session.query(AssetModel.id).filter_by(name=name)
+        return session.query(AssetEvent).filter(AssetEvent.asset_id.in_(of_name)).all()
 
 
 def failure_of(world, dag_id, task_id):
