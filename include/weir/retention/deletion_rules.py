@@ -416,19 +416,24 @@ class FolderAction(Enum):
     """Its data go; its manifest stays."""
 
 
+class Age(Enum):
+    """How old files have to be before they go."""
+
+    ANY = "any"
+    OLD = "older than is asked for"
+    ORPHANED = "older than the settings say"
+    """No row names them: a restore or a compaction is entered only when it is whole."""
+
+
 @dataclass(frozen=True, slots=True)
 class FolderDecision:
-    """The action for a folder, and why. If `is_aged`, it waits until its files, and `since`, are old enough.
-
-    If not `is_named`, no row names it: a restore or a compaction is entered only when it is whole.
-    """
+    """The action for a folder, and why. It waits until its files, and `since`, have the `age`."""
 
     folder: AttemptFolder
     action: FolderAction
     reason: str
-    is_aged: bool = False
+    age: Age = Age.ANY
     since: datetime | None = None
-    is_named: bool = True
 
 
 def folder_decisions(found: RunFolder, known: RunKnowledge) -> tuple[FolderDecision, ...]:
@@ -457,8 +462,7 @@ def _decide_left(
 ) -> FolderDecision:
     """Decide about the other folders of attempts: records, cached output, results without a row."""
     if attempt is None:
-        why = "the ledger knows no such attempt"
-        return FolderDecision(folder, FolderAction.GARBAGE, why, is_aged=True, is_named=False)
+        return FolderDecision(folder, FolderAction.GARBAGE, "the ledger knows no such attempt", Age.ORPHANED)
     if folder.place is Place.RECORD:
         return _kept(folder, "the record of an attempt, kept until the run expires")
     if folder.place is Place.COPY:
@@ -475,7 +479,7 @@ def _garbage(folder: AttemptFolder, why: str) -> FolderDecision:
 
 
 def _left(folder: AttemptFolder, attempt: KnownAttempt, why: str) -> FolderDecision:
-    return FolderDecision(folder, FolderAction.GARBAGE, why, is_aged=True, since=attempt.ended_at)
+    return FolderDecision(folder, FolderAction.GARBAGE, why, Age.OLD, since=attempt.ended_at)
 
 
 def _ended(attempt: KnownAttempt) -> str:
@@ -525,7 +529,7 @@ def _decide_source_copy(folder: AttemptFolder, known: RunKnowledge) -> FolderDec
         return _garbage(folder, "its run is expired")
     if folder.attempt in known.source_copies:
         return _kept(folder, "what a source has read, kept until the run expires")
-    return FolderDecision(folder, FolderAction.GARBAGE, "its source was resolved anew", is_aged=True)
+    return FolderDecision(folder, FolderAction.GARBAGE, "its source was resolved anew", Age.OLD)
 
 
 def other_copies(folder: AttemptFolder, bound: str | None, known: RunKnowledge) -> tuple[tuple[str, int], ...]:

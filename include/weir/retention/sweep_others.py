@@ -41,6 +41,7 @@ from weir.ledger.checkpoints import checkpoints_of, pending_checkpoints, retaine
 from weir.ledger.code import archives_of, forget_archive, unused_archives
 from weir.ledger.database.tables import DataflowRow, RunRow
 from weir.ledger.sources import position_files
+from weir.retention.deletion_rules import Age
 from weir.retention.sweep_report import Garbage, Kept, SweepReport, Swept
 from weir.retention.sweep_run import Fate, RunSweep
 from weir.snapshots.scratch import RESTORE_TESTS, abandoned_places
@@ -111,7 +112,7 @@ def _sweep_epoch(sweep: RunSweep, path: str, rebuild: str) -> None:
         return (Garbage.STRAY, "it is of an unknown run, and no result") if is_of_attempt else (unknown, _FOREIGN)
 
     unknown = sweep.report.unknown
-    sweep.sweep_files(((each.path, each.bytes) for each in files), fate, are_named=False)
+    sweep.sweep_files(((each.path, each.bytes) for each in files), fate, age=Age.ORPHANED)
 
 
 def _sweep_checkpoints(sweep: RunSweep, dataflow: str) -> None:
@@ -152,7 +153,7 @@ def _sweep_archives(sweep: RunSweep, dataflow: str, *, knows_all_runs: bool) -> 
             return report.unknown, _FOREIGN if archive_fingerprint(path) is None else rebuild
         return None if path in gone else (Garbage.ARCHIVE, "code that the ledger does not name")
 
-    sweep.sweep_files(found, fate, are_named=False)
+    sweep.sweep_files(found, fate, age=Age.ORPHANED)
 
 
 def _sweep_positions(sweep: RunSweep, dataflow: str, *, knows_all_runs: bool) -> None:
@@ -169,7 +170,7 @@ def _sweep_positions(sweep: RunSweep, dataflow: str, *, knows_all_runs: bool) ->
             return report.unknown, f"`weir ledger rebuild {dataflow}` takes it in"
         return Garbage.POSITION, "no run goes on from it any more"
 
-    sweep.sweep_files(((each.path, each.bytes) for each in found), fate, are_named=False)
+    sweep.sweep_files(((each.path, each.bytes) for each in found), fate, age=Age.ORPHANED)
 
 
 def report_unknown_dataflows(services: Services, report: SweepReport, age_limit: timedelta) -> None:

@@ -35,6 +35,7 @@ from weir.ledger.database.tables import RunRow
 from weir.ledger.runs import dataflow_of
 from weir.retention.deletion_queries import knowledge_of, note_deleted, running_attempts, still_finished
 from weir.retention.deletion_rules import (
+    Age,
     FolderAction,
     FolderDecision,
     RunKnowledge,
@@ -111,8 +112,7 @@ class RunSweep:
     ) -> None:
         self.services, self.report = services, report
         self._settings, self._is_reclaiming = settings, is_reclaiming
-        self._age_limit = {True: age_limit, False: max(age_limit, settings.orphan_age)}
-        """By whether a row names a file, or its attempt."""
+        self._age_limits = {Age.OLD: age_limit, Age.ORPHANED: max(age_limit, settings.orphan_age)}
         self._would_go = {each.path for each in report.deleted} if report.is_dry else set()  # else they are not there
 
     def sweep(self, run: str) -> None:
@@ -147,7 +147,7 @@ class RunSweep:
         record = f"{listed.root}/{RUN_RECORD}"
         is_due = listed.folder.has_record and not is_record_kept(known) and not listed.folder.strange
         if is_due and self._is_expired(listed.run):
-            self.remove_file(record, self.services.store.size(record), "its run is expired", is_aged=False)
+            self.remove_file(record, self.services.store.size(record), "its run is expired", age=Age.ANY)
             if not self.report.is_dry:
                 self._write_again(listed.run)
         if known.is_expired and not self.report.is_dry:
@@ -165,9 +165,7 @@ class RunSweep:
             session.get_one(RunRow, run).is_record_due = True
         write_record(self.services, run)
 
-    def sweep_files(
-        self, files: Iterable[tuple[str, int]], fate: Callable[[str], Fate], *, are_named: bool = True
-    ) -> None:
+    def sweep_files(self, files: Iterable[tuple[str, int]], fate: Callable[[str], Fate], *, age: Age = Age.OLD) -> None:
         """Delete or list single files; unfinished writes of killed processes are deleted once they are old."""
         for path, size in files:
             is_temporary = TEMPORARY.fullmatch(name_of(path)) is not None
@@ -176,7 +174,7 @@ class RunSweep:
                 continue
             to, reason = found
             if isinstance(to, Garbage):
-                self.remove_file(path, size, reason, to, is_aged=to not in _NOT_AGED, is_named=are_named)
+                self.remove_file(path, size, reason, to, age=Age.ANY if to in _NOT_AGED else age)
             else:
                 to.append(Kept(path, size, reason))
 
@@ -277,7 +275,7 @@ class RunSweep:
     def _apply(self, decision: FolderDecision, known: RunKnowledge) -> bool:
         """Apply a decision; return whether the whole folder was deleted."""
         folder, reason = decision.folder, decision.reason
-        is_young = decision.is_aged and not self._is_old(decision)
+        is_young = decision.age is not Age.ANY and not self._is_old(decision)
         if decision.action is FolderAction.KEPT or is_young:
             why = f"{reason}; it is not old enough yet" if is_young else reason
             self.report.kept.append(Kept(folder.path, folder.bytes, why))
@@ -296,7 +294,7 @@ class RunSweep:
 
     def _is_old(self, decision: FolderDecision) -> bool:
         """Report whether a folder has not changed within the age limit."""
-        before = self.services.now() - self._age_limit[decision.is_named]
+        before = self.services.now() - self._age_limits[decision.age]
         if decision.since is not None and decision.since > before:
             return False
         paths = [f"{decision.folder.path}/{name}" for name, _ in decision.folder.files]
@@ -358,14 +356,13 @@ class RunSweep:
         reason: str,
         kind: Garbage = Garbage.STRAY,
         *,
-        is_aged: bool = True,
-        is_named: bool = True,
+        age: Age = Age.OLD,
     ) -> None:
-        """Delete one file; if `is_aged`, only once it is older than the age limit."""
+        """Delete one file once it has the age."""
         at = self._modified(path)
         if at is None:
             return
-        if is_aged and at > self.services.now() - self._age_limit[is_named]:
+        if age is not Age.ANY and at > self.services.now() - self._age_limits[age]:
             self.report.kept.append(Kept(path, size, f"{reason}; it is not old enough yet"))
             return
         if not self.report.is_dry:

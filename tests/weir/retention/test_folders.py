@@ -8,6 +8,7 @@ import pytest
 from weir.execution.partition_state import PartitionState as State
 from weir.formats.manifest import COPY_NAME, RELEASED_NOTE
 from weir.retention.deletion_rules import (
+    Age,
     FolderAction,
     KnownAttempt,
     KnownResult,
@@ -80,11 +81,11 @@ def test_what_is_needed_stays_and_what_was_superseded_goes(seed):
         if is_needed(folder, known):
             assert decision.action is FolderAction.KEPT
         elif result is not None and (result.state is State.SUPERSEDED or known.is_expired):
-            assert (decision.action, decision.is_aged) == (FolderAction.GARBAGE, False)
+            assert (decision.action, decision.age) == (FolderAction.GARBAGE, Age.ANY)
         elif result is not None:
             assert decision.action is (FolderAction.EMPTIED if "part-0" in folder.names else FolderAction.KEPT)
         elif folder.path not in known.published and (known.is_expired or folder.place is Place.RESULT):
             assert decision.action is FolderAction.GARBAGE
-            assert decision.is_aged is (not known.is_expired)
-            if decision.is_aged and folder.attempt in known.attempts:
+            assert (decision.age is Age.ANY) is known.is_expired
+            if decision.age is not Age.ANY and folder.attempt in known.attempts:
                 assert decision.since == AT

@@ -6,6 +6,7 @@ import pytest
 
 from weir.execution.partition_state import PartitionState as State
 from weir.retention.deletion_rules import (
+    Age,
     FolderAction,
     KnownAttempt,
     KnownResult,
@@ -51,7 +52,7 @@ def action(known, *files):
     (judged,) = folder_decisions(
         run_folder(ROOT, [(f"{FOLDER}/{name}", 4) for name in files or ("manifest.json", "x")]), known
     )
-    return judged.action, judged.is_aged
+    return judged.action, judged.age is not Age.ANY
 
 
 def test_files_are_grouped_by_the_attempt_that_writes_them():
