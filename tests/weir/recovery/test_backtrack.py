@@ -1,5 +1,7 @@
 """Which regions a failure restarts, decided in rounds without I/O."""
 
+from random import Random
+
 import pytest
 
 from weir.dataflow import Dataflow, Stage, blocking, pipelined, sink, source
@@ -97,6 +99,29 @@ def test_a_lost_input_restarts_its_producer_alone():
     assert names(plan, StepKind.RERUN) == ["joined[1]"]
     assert names(plan, StepKind.IF_CHANGED) == ["totals[1]", "report-out[0]"]
     assert names(plan, StepKind.SPARED) == ["raw-clean[0]", "raw-clean[1]", "weather[0]", "joined[0]"]
+
+
+COMING = (
+    {"newest_state": AttemptState.RUNNING, "ended_try": 1},
+    {"newest_state": AttemptState.RETRYING, "ended_try": 1},
+    {"newest_state": AttemptState.FAILED, "ended_try": 2},
+    {"newest_state": AttemptState.COMMITTED, "ended_try": 2, "repair_after_try": 2},
+)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_a_reader_reports_runs_again_and_what_it_waits_for_is_joined(seed):
+    """A reader reports no loss of what is coming, or of what only a person has computed: it waits."""
+    random = Random(seed)
+    inputs = (("clean", 0), ("clean", 1), ("weather", 0))
+    reported = random.sample(inputs, random.randint(1, 2))
+    awaited = [each for each in inputs if each not in reported and random.random() < 0.7]
+    producers = {each: TOPOLOGY.producer(PARTITIONS[each]) for each in inputs}
+    coming = [RegionState(region=producers[each], newest_try=2, **random.choice(COMING)) for each in awaited]
+    state = whole_run(states=dict.fromkeys(awaited, PartitionState.LOST), regions=coming)
+    plan = backtrack(state, RegionId("joined", 0), lost(*reported), frozenset())
+    assert set(names(plan, StepKind.RERUN)) == {str(producers[each]) for each in reported}
+    assert set(names(plan, StepKind.JOINED)) == {str(producers[each]) for each in awaited}
 
 
 def test_losses_behind_losses_are_followed_round_by_round():

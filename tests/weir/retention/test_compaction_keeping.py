@@ -1,5 +1,7 @@
 """Compactions stay in the ledger while they are needed, and the bytes of state are counted by them."""
 
+from random import Random
+
 import pytest
 from sqlalchemy import select
 from tests.builders.ledgers import fast_folder
@@ -61,6 +63,22 @@ def test_a_compaction_is_known_as_long_as_its_result_counts_or_a_file_of_it_is_i
     assert all(any(path in in_use for path in paths_of(row) if row.attempt in path) for row in released)
     assert forget_compactions(days.services, "ladder") == 0
     assert [row.id for row in compactions(days)] == [row.id for row in known]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_files_of_a_compaction_are_in_use_as_soon_as_it_is_entered(world, seed):
+    """The checkpoint that will name them is completed later."""
+    random, airflow = Random(seed), world.airflow
+    airflow.deploy(FLOW)
+    for day in range(1, 6):
+        airflow.dag_run(day)
+    while runnable := airflow._runnable():
+        airflow.step(random.choice(runnable))
+        with world.ledger.transaction() as session:
+            counting = set(session.scalars(select(ResultRow.attempt).where(ResultRow.state == "finished")))
+        named = {path for row in compactions(world) if row.of_attempt in counting for path in paths_of(row)}
+        assert named <= live_state_files(world.services, "ladder")
+    assert compactions(world)
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])

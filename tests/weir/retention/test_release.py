@@ -1,16 +1,20 @@
 """Results are released when they are not needed, never before, and recomputed when a region needs them again."""
 
 from datetime import timedelta
+from random import Random
 
 import pytest
 from sqlalchemy import Engine, event, select
 from tests.weir.keeping import aircraft, run_days
 
 from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
+from weir.dataflow.retention_settings import RetentionSettings
 from weir.formats.paths import MANIFEST
 from weir.ledger.database.reading import is_writing
 from weir.ledger.database.tables import ResultRow
 from weir.ledger.leases import LEASE, take_leases
+from weir.ledger.runs import run_by_id
+from weir.retention.deletion_queries import run_retention
 from weir.retention.release import RELEASED_NOTE, delete_released, release
 from weir.retention.versions import expire_versions
 
@@ -203,3 +207,18 @@ def test_runs_of_which_a_policy_keeps_everything_cost_a_release_no_writing_trans
     writing.clear()
     assert release(world.services, "ladder") == ()
     assert writing == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whether_the_closing_task_has_read_the_newest_results_is_told_by_no_clock(done, seed):
+    """Each worker has its own."""
+    random, airflow = Random(seed), done.airflow
+    (run,), airflow.collects = runs(done), False
+    ran = random.choices(("report-delays", "weir_close"), k=3)
+    for task in ran:
+        airflow.time += timedelta(minutes=random.uniform(-30, 30))
+        airflow.clear_by_hand("scheduled__2013-01-01", task)
+        airflow.step(airflow.task("scheduled__2013-01-01", task))
+    with done.ledger.transaction() as session:
+        found = run_retention(session, run_by_id(session, run), RetentionSettings(), airflow.time)
+    assert found.is_close_newest is (ran[-1] == "weir_close" or "report-delays" not in ran)

@@ -1,18 +1,21 @@
 """A retained checkpoint can be read whole, whichever processes work at once, and whatever their clocks say."""
 
+from contextlib import suppress
 from datetime import timedelta
+from random import Random
 
 import pytest
 from sqlalchemy import select
 from tests.builders.ledgers import fast_folder
+from tests.weir.recovery.overtaking import next_try, overtake
 from tests.weir.restoring import EPOCHS, aircraft, checkpoints, rows_of, run_days
 from tests.weir.small_dataflow import Saved, World
 
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink
-from weir.errors import Fault, Loss
+from weir.errors import Conflict, Fault, Loss
 from weir.formats.paths import checkpoints_folder, numbers_folder
-from weir.ledger.database.tables import CheckpointRow, ResultRow
+from weir.ledger.database.tables import CheckpointRow, ResultRow, RunRow
 from weir.ledger.leases import LEASE
 from weir.ledger.results import record_losses
 from weir.rebuild.rebuild import rebuild
@@ -30,6 +33,8 @@ from weir.testing.fakes.engine import FakeEngine
 from weir.upkeep import RESULTS, settle_everywhere
 
 SECONDS = timedelta(seconds=20)
+READS = 15
+"""How often a close reads the store of two days before it takes the number of its checkpoint."""
 FULL = keyed_state("history", key="k", schema="k BIGINT, n BIGINT", full=True)
 
 
@@ -222,6 +227,26 @@ def test_checkpoints_of_later_epochs_are_completed_again_once_the_epoch_before_i
     world.airflow.run_until_quiet()
     assert set(world.airflow.states().values()) == {"success"}
     assert checkpoints(world) == {3: EPOCHS[0], 4: EPOCHS[1]}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_an_epoch_is_checkpointed_only_while_the_one_before_is_closed(world, seed):
+    """The one before is opened again between what the closing task has looked at, and the number that it takes."""
+    airflow = world.airflow
+    airflow.deploy(aircraft(parallelism=1))
+    run_days(airflow, 1)
+    world.run = airflow.dag_run(2)
+    while airflow._ready().key.task_id != "weir_close":
+        airflow.step(airflow._ready())
+
+    def open_again():
+        with world.ledger.transaction("ladder") as session:
+            session.get_one(RunRow, f"ladder@{EPOCHS[0]}").closed_at = None
+
+    overtake(world, Random(seed).randint(1, READS), open_again)
+    with suppress(Conflict):
+        airflow.coordinator.close(next_try(world, "weir_close"), airflow)
+    assert list(checkpoints(world).values()) == [EPOCHS[0]]
 
 
 # Clocks
