@@ -3,6 +3,7 @@
 import gzip
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from random import Random
 
 import pytest
 from tests.messages.kinds import of_kind
@@ -14,7 +15,7 @@ from weir.dataflow.stage import ResolveContext
 from weir.errors import Misconfigured, Retryable, SuppressRestarts
 from weir.formats.paths import positions_folder
 from weir.ledger.database.tables import RunRow
-from weir.ledger.sources import range_of, splits_of
+from weir.ledger.sources import forget_splits, range_of, splits_of
 from weir.rebuild.rebuild import rebuild
 from weir.recovery import resolving
 from weir.recovery.adopt import adopt
@@ -28,8 +29,8 @@ from weir.views.tasks import sources_of_task
 
 HERE = "tests.weir.ledger.test_sources_that_go_on"
 START = datetime(2013, 1, 1, tzinfo=UTC)
-THERE = {"items": 0, "is_ready": True, "asked": []}
-"""What the source has: the items 0 to `items` - 1."""
+THERE = {"items": 0, "is_ready": True, "asked": [], "meanwhile": None}
+"""What the source has: the items 0 to `items` - 1; `meanwhile` is called while its resolver is asked, once."""
 
 
 def items_since(ctx):
@@ -39,12 +40,15 @@ def items_since(ctx):
         return NotReady("the last item has not come")
     first = 0 if ctx.previous is None else ctx.previous.position["items"]
     last = THERE["items"] if ctx.recorded is None else ctx.recorded.position["items"]
+    meanwhile, THERE["meanwhile"] = THERE["meanwhile"], None
+    if meanwhile is not None:
+        meanwhile()
     return Resolved([list(range(first, last))[i :: ctx.parallelism] for i in range(ctx.parallelism)], {"items": last})
 
 
 @pytest.fixture(autouse=True)
 def there():
-    THERE.update(items=3, is_ready=True, asked=[])
+    THERE.update(items=3, is_ready=True, asked=[], meanwhile=None)
     return THERE
 
 
@@ -125,6 +129,29 @@ def test_an_epoch_waits_only_until_the_one_before_is_resolved(world):
     second = day(world, 2)
     assert world.airflow.state_of(first) == "failed"
     assert world.airflow.task(second, "numbers").state == "success"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_item_is_read_once_though_the_epoch_before_is_resolved_anew_while_the_resolver_is_asked(world, seed):
+    items = Random(seed).sample(range(3, 9), k=2)
+    fail(world, "joined-delays")
+    first = day(world, 1)
+
+    def resolve_anew():
+        with world.ledger.transaction("ladder") as session:
+            forget_splits(session, f"ladder@{epoch(1)}")
+        THERE["items"] = max(items)
+        world.airflow.clear_by_hand(first, "numbers")
+        world.airflow.step(world.airflow.task(first, "numbers"))
+
+    THERE.update(items=min(items), meanwhile=resolve_anew)
+    second = day(world, 2)
+    fail(world)
+    for run in (first, second):
+        world.airflow.clear_run_by_hand(run)
+    world.airflow.run_until_quiet()
+    assert set(world.airflow.states().values()) == {"success"}
+    assert read(world, 1) + read(world, 2) == list(range(max(items)))
 
 
 def test_an_epoch_before_that_is_queued_is_started(world):
