@@ -5,10 +5,14 @@ import random
 import pytest
 from sqlalchemy import event, select
 from tests.weir.keeping import aircraft
+from tests.weir.recovery.overtaking import next_try
 
 from weir.attempts.waiting import WaitingAttempts
 from weir.ledger.database.tables import AttemptRow, RunRow
+from weir.ledger.runs import run_by_id
+from weir.recovery.awaiting import awaited_status
 from weir.testing.fakes.airflow import Killed
+from weir.topology.regions import RegionId
 
 WAITS = "up_for_reschedule"
 PLAIN = 0
@@ -141,3 +145,37 @@ def test_the_answer_is_that_of_a_begin_whatever_has_happened(world, seed):
     airflow.during = lambda _key: None
     airflow.run_until_quiet()
     assert set(outcomes) == {True, False} or seed != PLAIN
+
+
+MEANWHILE = {"nothing": ["failed"], "commits": ["committed"], "is cleared": ["fenced", "running"]}
+"""What may happen to a running try after Airflow has answered, and the states of all tries then."""
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_airflow_says_of_a_region_voids_no_try_that_has_begun_or_committed_since(world, seed):
+    """A person has marked a task a success while it was running, and may clear it at once; its process may go on."""
+    chance, airflow = random.Random(seed), world.airflow
+    world.run = airflow.dag_run()
+    begun = airflow.coordinator.begin(next_try(world, "weather"), airflow)
+    airflow.task(world.run, "weather").state = "success"
+    happened = chance.choice(tuple(MEANWHILE))
+    answered = airflow.inspect
+
+    def inspect(wanted):
+        airflow.inspect = answered
+        found = answered(wanted)
+        if happened == "commits":
+            airflow.coordinator.commit(begun, airflow.engine.run(begun.job), airflow)
+        elif happened == "is cleared":
+            airflow.clear_by_hand(world.run, "weather")
+            airflow.coordinator.begin(next_try(world, "weather"), airflow)
+        return found
+
+    airflow.inspect = inspect
+    with world.ledger.transaction() as session:
+        run = run_by_id(session, begun.run.id)
+    status = awaited_status(world.services, run, {RegionId("weather", 0)}, airflow)
+    assert status.has_changed is (happened == "nothing")
+    with world.ledger.transaction() as session:
+        rows = session.scalars(select(AttemptRow).where(AttemptRow.region == "weather").order_by(AttemptRow.try_number))
+        assert [row.state for row in rows] == MEANWHILE[happened]
