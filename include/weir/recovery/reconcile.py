@@ -94,13 +94,25 @@ def _why_close_again(session: Session, run: Run, state: RunState) -> dict[Region
     committed = committed_attempt(session, run.id, CLOSE) if newer and known.newest_try else None
     if committed is None:
         return {}
-    published = [read for read in reads_of(session, committed.id, run.id) if read.partition in newer]
-    reads = [read for read in published if read.attempt != state.results[read.partition].attempt]
+    published = reads_of(session, committed.id, run.id)
+    reads = [read for read in published if read.partition in newer]
+    reads = [read for read in reads if read.attempt != state.results[read.partition].attempt]
     for _, reason in changes_of(state.topology, reads, state.results):
         return {CLOSE: reason}
+    for partition in sorted(newer.difference(read.partition for read in published)):
+        return {CLOSE: f"weir: {partition} is new"}
+    for partition in _not_written(state.topology, (read.partition for read in published)):
+        return {CLOSE: f"weir: {partition} is not written any more"}
     for partition, what in _not_published(session, reads):
         return {CLOSE: f"weir: the published files of {partition} were {what} and have been recomputed"}
     return {}
+
+
+def _not_written(topology: Topology, published: Iterable[PartitionId]) -> list[PartitionId]:
+    """Return what was published of sinks that have fewer subtasks since the run was moved to another declaration."""
+    written = {(sink, layout.id) for sink in topology.sinks for layout in topology.layouts_of(sink)}
+    present = {each for place in written for each in topology.partitions_of(*place)}
+    return sorted(each for each in published if each.stage in topology.sinks and each not in present)
 
 
 def _not_published(session: Session, reads: Sequence[ReadResult]) -> Iterator[tuple[PartitionId, str]]:
@@ -305,6 +317,8 @@ def outdated_publication(session: Session, run: Run, state: RunState, closing: A
             return f"{partition} was not there when try {closing.try_number} of {CLOSE.name} published"
         if digest not in (None, state.results[partition].digest):
             return f"{partition} has changed since try {closing.try_number} of {CLOSE.name} published it"
+    for partition in _not_written(state.topology, published):
+        return f"{partition} is not written any more since try {closing.try_number} of {CLOSE.name} published it"
     return ""
 
 

@@ -4,7 +4,7 @@ import pytest
 from tests.messages.kinds import of_kind
 from tests.weir.small_dataflow import World, ladder
 
-from weir.dataflow import Dataflow
+from weir.dataflow import Dataflow, sink, source
 from weir.errors import Fenced, Misconfigured
 from weir.formats.codec import from_json
 from weir.formats.run_record import RunRecord
@@ -367,3 +367,31 @@ def test_where_its_dagrun_was_deleted_what_creates_it_again_comes_before_what_go
     day = "2013-01-01T00:00:00+00:00"
     assert done.recreate == f"`weir airflow backfill create --dag-id dag --from-date {day} --to-date {day}`"
     assert done.recreate in str(done)
+
+
+def published_as_it_is(subtasks):
+    """A source, of which each subtask has the same content whatever their number, is published."""
+    day = source("day", "pipelines.ladder:day", parallelism=subtasks)
+    return Dataflow("ladder", [day, sink("day", "delays")], keep="60 days")
+
+
+@pytest.mark.parametrize(("before", "subtasks"), [(3, 2), (3, 1), (2, 3), (1, 3)])
+def test_a_run_with_another_number_of_subtasks_is_closed_once_it_has_published_them(world, before, subtasks):
+    world.airflow.deploy(published_as_it_is(before))
+    first = world.run_first(1)
+    world.airflow.deploy(published_as_it_is(subtasks))
+    adopt(world.services, RUN)
+    for key in list(world.airflow.tasks):
+        if key.task_id != "weir_close" and key.map_index < subtasks:
+            world.airflow.clear_by_hand(first, key.task_id, key.map_index)
+    while ready := [task for task in world.airflow._runnable() if task.key.task_id != "weir_close"]:
+        world.airflow.step(ready[0])
+    assert closed_at(world) is None
+    world.airflow.run_until_quiet()
+    assert len(outcome(world)) == subtasks
+    assert closed_at(world) is not None
+
+
+def closed_at(world):
+    with world.ledger.transaction() as session:
+        return session.get_one(RunRow, RUN).closed_at
