@@ -86,9 +86,19 @@ def _require_sources(session: Session, row: RunRow, before: RunRow | None, new: 
         return
     old = {each.name for each in Dataflow.from_json(before.pinned).stages if each.goes_on}
     gone = sorted(old - {*names} - {each.moved_from for each in new.stages})
-    came = sorted(each.name for each in new.stages if each.goes_on and each.name not in old and not each.moved_from)
+    known = old | _read_before(session, row) if gone else old
+    came = sorted(
+        each.name for each in new.stages if each.goes_on and each.name not in old and each.moved_from not in known
+    )
     if gone and came:
         raise Misconfigured.of("ledger.source_renamed", gone=gone[0], came=came[0], before=before.id, run=row.id)
+
+
+def _read_before(session: Session, row: RunRow) -> set[str]:
+    """Return the names of the sources of which earlier epochs have read a range."""
+    query = select(SourceSplitRow.stage).join(RunRow, RunRow.id == SourceSplitRow.run)
+    query = query.where(RunRow.dataflow == row.dataflow, RunRow.epoch < row.epoch, SourceSplitRow.position.is_not(None))
+    return {*session.scalars(query.distinct())}
 
 
 def _require_no_later_range(session: Session, row: RunRow, stage: str) -> None:

@@ -219,6 +219,27 @@ def test_another_name_without_the_former_one_is_refused(world):
     assert read(world, 2, "figures") is None
 
 
+def test_a_former_name_that_no_epoch_has_had_is_refused(world):
+    """It was renamed twice between two epochs: by the name in between it would begin anew."""
+    day(world, 1)
+    world.airflow.deploy(flow(numbers("figures", moved_from="digits")))
+    second = day(world, 2)
+    assert world.airflow.state_of(second) == "failed"
+    assert read(world, 2, "figures") is None
+
+
+def test_a_former_name_that_the_epoch_before_did_not_have_is_gone_on_from(world, there):
+    day(world, 1)
+    world.airflow.deploy(flow(numbers(), numbers("other")))
+    day(world, 2)
+    world.airflow.deploy(flow(numbers("other")))
+    day(world, 3)
+    there["items"] = 5
+    world.airflow.deploy(flow(numbers("more", moved_from="other"), numbers("figures", moved_from="numbers")))
+    day(world, 4)
+    assert read(world, 4, "figures") == [3, 4]
+
+
 def test_a_source_that_an_epoch_did_not_have_goes_on_from_the_last_that_had_it(world, there):
     day(world, 1)
     other = numbers("figures")
