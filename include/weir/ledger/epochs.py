@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.dataflow import Dataflow
+from weir.dataflow import Dataflow, Stage
 from weir.dataflow.state_evolution import require_compatible
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import RunRow, SourceSplitRow
@@ -80,8 +80,9 @@ def _require_sources(session: Session, row: RunRow, before: RunRow | None, new: 
     for kept in session.scalars(query):
         if kept not in names:
             raise Misconfigured.of("ledger.range_without_source", run=row.id, stage=kept, dataflow=row.dataflow)
-    for going in names:
-        _require_no_later_range(session, row, going)
+    for going in new.stages:
+        if going.goes_on:
+            _require_no_later_range(session, row, going)
     if before is None or before.pinned is None:
         return
     old = {each.name for each in Dataflow.from_json(before.pinned).stages if each.goes_on}
@@ -101,20 +102,30 @@ def _read_before(session: Session, row: RunRow) -> set[str]:
     return {*session.scalars(query.distinct())}
 
 
-def _require_no_later_range(session: Session, row: RunRow, stage: str) -> None:
-    if session.get(SourceSplitRow, (row.id, stage)) is not None:
+def _require_no_later_range(session: Session, row: RunRow, stage: Stage) -> None:
+    if session.get(SourceSplitRow, (row.id, stage.name)) is not None:
         return
-    later = session.scalar(
-        select(SourceSplitRow.run)
+    query = (
+        select(SourceSplitRow.stage, RunRow)
         .join(RunRow, RunRow.id == SourceSplitRow.run)
-        .where(RunRow.dataflow == row.dataflow, RunRow.epoch > row.epoch)
-        .where(SourceSplitRow.stage == stage, SourceSplitRow.position.is_not(None))
+        .where(RunRow.dataflow == row.dataflow, RunRow.epoch > row.epoch, SourceSplitRow.position.is_not(None))
         .order_by(RunRow.epoch)
     )
-    if later is not None:
-        raise Misconfigured.of(
-            "ledger.range_resolved_later", epoch=row.epoch, dataflow=row.dataflow, later=later, stage=stage
-        )
+    for name, later in session.execute(query):
+        if _names_of(stage) & _names_in(later, name):
+            raise Misconfigured.of(
+                "ledger.range_resolved_later", epoch=row.epoch, dataflow=row.dataflow, later=later.id, stage=name
+            )
+
+
+def _names_in(row: RunRow, source: str) -> frozenset[str]:
+    """Return the names by which a run knows a source that goes on."""
+    stages = () if row.pinned is None else Dataflow.from_json(row.pinned).stages
+    return next((_names_of(each) for each in stages if each.name == source), frozenset({source}))
+
+
+def _names_of(stage: Stage) -> frozenset[str]:
+    return frozenset({stage.name, stage.moved_from} - {""})
 
 
 def _before(session: Session, row: RunRow) -> RunRow | None:

@@ -228,6 +228,25 @@ def test_a_former_name_that_no_epoch_has_had_is_refused(world):
     assert read(world, 2, "figures") is None
 
 
+FORMER, RENAMED = numbers(), numbers("figures", moved_from="numbers")
+
+
+@pytest.mark.parametrize(("before", "since"), [(FORMER, FORMER), (FORMER, RENAMED), (RENAMED, FORMER)])
+def test_an_epoch_before_one_that_was_deleted_is_refused_by_any_name_of_the_source(world, there, before, since):
+    day(world, 1)
+    there["items"] = 5
+    world.airflow.deploy(flow(before))
+    third = day(world, 3)
+    there["items"] = 7
+    world.airflow.delete(third)
+    with world.ledger.transaction("ladder") as session:
+        session.get_one(RunRow, f"ladder@{epoch(3)}").deleted_at = world.airflow.time
+    world.airflow.deploy(flow(since))
+    second = day(world, 2)
+    assert world.airflow.state_of(second) == "failed"
+    assert read(world, 2, since.name) is None
+
+
 def test_a_former_name_that_the_epoch_before_did_not_have_is_gone_on_from(world, there):
     day(world, 1)
     world.airflow.deploy(flow(numbers(), numbers("other")))
