@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Select, select, update
 from sqlalchemy.orm import Session
 
+from weir.dataflow.targets import Target
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import DeliveryRow, PublicationRow, RunRow
 from weir.ledger.names import require_dataflow, similar
@@ -48,6 +49,12 @@ def published_deliveries_of(session: Session, run: str, sink: str) -> Sequence[D
 def _of_epoch(run: str, sink: str) -> Select[DeliveryRow]:
     query = select(DeliveryRow).where(DeliveryRow.run == run, DeliveryRow.sink == sink)
     return query.order_by(DeliveryRow.version.desc(), DeliveryRow.place)
+
+
+def targets_without(session: Session, run: str, sink: str, version: int, targets: Sequence[Target]) -> list[Target]:
+    """Return those of some targets into which a version neither is committed nor will be."""
+    planned = [row.delivery["target"] for row in deliveries_of(session, run, sink, version)]
+    return [each for each in targets if each.to_json() not in planned]
 
 
 def pending_deliveries(session: Session, dataflow: str) -> Sequence[DeliveryRow]:

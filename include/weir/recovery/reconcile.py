@@ -17,14 +17,17 @@ from sqlalchemy.orm import Session
 from weir.code.generation_rules import RepairCode
 from weir.coordination.services import Services
 from weir.dataflow.notifications import EventKind
+from weir.dataflow.targets import Target
 from weir.execution.failure_class import FailureClass
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, ReadResult, RegionState, RunState
 from weir.ledger.attempts import attempts_of, newest_attempts
 from weir.ledger.clears import add_pending_clear, add_pending_clears
 from weir.ledger.database.tables import AttemptRow, ResultEventRow, ResultRow, RunRow
+from weir.ledger.deliveries import targets_without
 from weir.ledger.failed_begins import failed_begins_of, region_of_begin
 from weir.ledger.outbox import open_incidents
+from weir.ledger.publications import published_versions
 from weir.ledger.reads import reads_of
 from weir.ledger.runs import Run, has_later, mark_closed, open_again_after, run_by_id
 from weir.ledger.snapshot import (
@@ -94,18 +97,34 @@ def _why_close_again(session: Session, run: Run, state: RunState) -> dict[Region
     committed = committed_attempt(session, run.id, CLOSE) if newer and known.newest_try else None
     if committed is None:
         return {}
-    published = reads_of(session, committed.id, run.id)
+    why = next(_why_outdated(session, run, state, newer, reads_of(session, committed.id, run.id)), None)
+    return {} if why is None else {CLOSE: f"weir: {why}"}
+
+
+def _why_outdated(
+    session: Session, run: Run, state: RunState, newer: set[PartitionId], published: Sequence[ReadResult]
+) -> Iterator[str]:
+    """Yield why what was published is not what the run has now, as some of its sinks' results are `newer`."""
     reads = [read for read in published if read.partition in newer]
     reads = [read for read in reads if read.attempt != state.results[read.partition].attempt]
     for _, reason in changes_of(state.topology, reads, state.results):
-        return {CLOSE: reason}
+        yield reason.removeprefix("weir: ")
     for partition in sorted(newer.difference(read.partition for read in published)):
-        return {CLOSE: f"weir: {partition} is new"}
+        yield f"{partition} is new"
     for partition in _not_written(state.topology, (read.partition for read in published)):
-        return {CLOSE: f"weir: {partition} is not written any more"}
+        yield f"{partition} is not written any more"
     for partition, what in _not_published(session, reads):
-        return {CLOSE: f"weir: the published files of {partition} were {what} and have been recomputed"}
-    return {}
+        yield f"the published files of {partition} were {what} and have been recomputed"
+    for version, target in _without_target(session, run.id, state.topology):
+        yield f"{version} is not for {target}, which the run has now"
+
+
+def _without_target(session: Session, run: RunId, topology: Topology) -> Iterator[tuple[str, Target]]:
+    """Yield targets of sinks that a run has since it was pinned anew, and the published versions that are not there."""
+    targets = {each: found for each in topology.sinks if (found := topology.dataflow.stage(each).targets)}
+    for sink, version in published_versions(session, run).items() if targets else ():
+        for target in targets_without(session, run, sink, version, targets.get(sink, ())):
+            yield f"version {version} of {sink}", target
 
 
 def _not_written(topology: Topology, published: Iterable[PartitionId]) -> list[PartitionId]:
@@ -319,6 +338,8 @@ def outdated_publication(session: Session, run: Run, state: RunState, closing: A
             return f"{partition} has changed since try {closing.try_number} of {CLOSE.name} published it"
     for partition in _not_written(state.topology, published):
         return f"{partition} is not written any more since try {closing.try_number} of {CLOSE.name} published it"
+    for version, target in _without_target(session, run.id, state.topology):
+        return f"{version} is not for {target}, which the run has since it was moved to another declaration"
     return ""
 
 

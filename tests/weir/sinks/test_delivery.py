@@ -754,3 +754,25 @@ def test_a_lost_connection_and_a_full_disk_are_waited_for(world, lake, monkeypat
     monkeypatch.undo()
     world.airflow.run_until_quiet()
     assert commits(lake) == [f"{EPOCH} 1"]
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_a_run_is_closed_once_a_target_that_it_has_since_it_was_adopted_has_its_version(
+    world, lake, tmp_path, is_refused
+):
+    run = world.run_first(1)
+    other = tmp_path / "other"
+    other.mkdir()
+    if is_refused:
+        (other / "refused").touch()
+    world.airflow.deploy(with_target(lake, other))
+    adopt(world.services, f"ladder@{EPOCH}")
+    if is_refused:
+        world.airflow.clear_run_by_hand(run)
+    else:
+        for key in [key for key in world.airflow.tasks if key.task_id != CLOSE]:
+            world.airflow.clear_by_hand(run, key.task_id, key.map_index)
+    world.airflow.run_until_quiet()
+    with world.ledger.transaction() as session:
+        is_closed = session.get_one(RunRow, f"ladder@{EPOCH}").closed_at is not None
+    assert (is_closed, held(other) is not None) == (not is_refused, not is_refused)
