@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 
 import pytest
+from sqlalchemy import select
 from tests.messages.kinds import of_kind
 from tests.weir.keeping import epoch
 
@@ -14,7 +15,7 @@ from weir.dataflow import Dataflow, NotReady, Resolved, Stage, blocking, keyed_s
 from weir.dataflow.stage import ResolveContext
 from weir.errors import Misconfigured, Retryable, SuppressRestarts
 from weir.formats.paths import positions_folder
-from weir.ledger.database.tables import RunRow
+from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.sources import forget_splits, range_of, splits_of
 from weir.rebuild.rebuild import rebuild
 from weir.recovery import resolving
@@ -23,6 +24,7 @@ from weir.recovery.resolving import resolve
 from weir.retention.sweep import sweep
 from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.savepoint import SavepointRequest, create
+from weir.store.probe import read_manifest
 from weir.store.walk import files_below
 from weir.topology.regions import RegionId
 from weir.views.tasks import sources_of_task
@@ -90,6 +92,16 @@ def read(world, number, name="numbers"):
     return None if found is None else sorted(item for split in found for item in split)
 
 
+def read_by_results(world, number):
+    """The items that the current results of a day have been made of."""
+    with world.ledger.transaction() as session:
+        query = select(ResultRow.folder).where(
+            ResultRow.run == f"ladder@{epoch(number)}", ResultRow.stage == "numbers", ResultRow.is_current
+        )
+        folders = list(session.scalars(query))
+    return sorted(item for folder in folders for item in read_manifest(world.store, folder).source["numbers"])
+
+
 def range_of_day(world, number):
     with world.ledger.transaction() as session:
         return range_of(session, f"ladder@{epoch(number)}", "numbers")
@@ -152,6 +164,39 @@ def test_each_item_is_read_once_though_the_epoch_before_is_resolved_anew_while_t
     world.airflow.run_until_quiet()
     assert set(world.airflow.states().values()) == {"success"}
     assert read(world, 1) + read(world, 2) == list(range(max(items)))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_each_item_is_read_once_whatever_fails_and_is_cleared_in_any_order(world, there, seed):
+    random, airflow = Random(seed), world.airflow
+    airflow.deploy(flow(numbers(parallelism=2)))
+    for number in (1, 2, 3):
+        airflow.dag_run(number)
+
+    def perhaps_fail(_key):
+        if random.random() < 0.4:
+            raise SuppressRestarts("it fails")
+
+    def clear(most):
+        failed = [task for task in airflow.tasks.values() if task.state == "failed"]
+        for task in random.sample(failed, min(most, len(failed))):
+            airflow.clear_by_hand(task.key.run_id, task.key.task_id, task.key.map_index)
+        return failed
+
+    airflow.during = perhaps_fail
+    for _ in range(30):
+        there["items"] += random.choice((0, 0, 1))
+        if runnable := airflow._runnable():
+            airflow.step(random.choice(runnable))
+        if random.random() < 0.3:
+            clear(1)
+    fail(world)
+    while clear(10) or airflow._runnable():
+        airflow.run_until_quiet()
+    assert set(airflow.states().values()) == {"success"}
+    assert [read_by_results(world, number) for number in (1, 2, 3)] == [read(world, number) for number in (1, 2, 3)]
+    every = [item for number in (1, 2, 3) for item in read(world, number)]
+    assert every == list(range(len(every)))
 
 
 def test_an_epoch_before_that_is_queued_is_started(world):
