@@ -2,6 +2,7 @@
 
 import copy
 import json
+from random import Random
 
 import pytest
 from sqlalchemy import select
@@ -93,6 +94,19 @@ def read(world, number):
     with world.ledger.transaction() as session:
         splits = splits_of(session, of(number), "rows")
     return sorted(each["path"].rpartition("/")[2] for split in splits for each in split["files"])
+
+
+def listings(world):
+    """The fingerprints of the listings that the current results of the source have been made of."""
+    with world.ledger.transaction() as session:
+        folders = session.scalars(select(ResultRow.folder).where(ResultRow.stage == "rows", ResultRow.is_current)).all()
+    manifests = [from_json(Manifest, world.store.read(manifest_path(folder))) for folder in folders]
+    return [each.resolved["rows"] for each in manifests]
+
+
+def listing_of(world, number=1):
+    with world.ledger.transaction() as session:
+        return splits_fingerprint(splits_of(session, of(number), "rows"))
 
 
 def found_late(world, number=1):
@@ -308,11 +322,27 @@ def test_a_ledger_that_has_lost_the_correction_mixes_no_results(tmp_path, landin
         None,
         "success",
     )
-    with world.ledger.transaction() as session:
-        folders = session.scalars(select(ResultRow.folder).where(ResultRow.stage == "rows", ResultRow.is_current)).all()
-        splits = splits_of(session, of(1), "rows")
-    manifests = [from_json(Manifest, world.store.read(manifest_path(folder))) for folder in folders]
-    assert [each.resolved["rows"] for each in manifests] == [splits_fingerprint(splits)] * 2
+    assert listings(world) == [listing_of(world)] * 2
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_rebuilt_ledger_takes_results_of_one_listing_alone(world, landing, seed):
+    """Of three tasks of the source some have read the new splits."""
+    random, airflow = Random(seed), world.airflow
+    airflow.deploy(flow(landing, parallelism=3))
+    run = first_day(world, landing, "a", "b", "c")
+    arrives(landing, 1, "late")
+    look_for_late_files_everywhere(world.services).require_whole()
+    airflow.deliver_clears()
+    for subtask in random.sample(range(3), random.randrange(4)):
+        airflow.step(airflow.task(run, "rows", subtask))
+    world.lose_ledger()
+    rebuild(world.services)
+    assert set(listings(world)) <= {listing_of(world)}
+    world.airflow.run_until_quiet()
+    look(world)
+    assert (read(world, 1), world.airflow.state_of(run)) == (["a.csv", "b.csv", "c.csv", "late.csv"], "success")
+    assert listings(world) == [listing_of(world)] * 3
 
 
 # What is not corrected
