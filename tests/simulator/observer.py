@@ -61,6 +61,7 @@ class Observer:
             return
         if is_rebuilt:
             history.ledger.note_without_a_manifest(history.files)
+            self._note_released_meanwhile()
         history.note_leases(sent_at or history.now())
         self._note_valid_sinks()
         if history.flow.keeps_state:
@@ -142,6 +143,14 @@ class Observer:
         is_unnoted = manifest_path(folder) in there and f"{folder}/{RELEASED_NOTE}" not in there
         if is_unnoted and self._history.is_reclaiming:
             self._history.unnoted.add(folder)
+
+    def _note_released_meanwhile(self) -> None:
+        """Note what a rebuild has listed as whole, and a release has deleted before the rebuild has entered it."""
+        history = self._history
+        for result in history.ledger.current.values():
+            is_released = f"{result.folder}/{RELEASED_NOTE}" in history.files and result.state == "finished"
+            if is_released and not history.files.keys() >= {*history.files_of(result)}:
+                history.damaged.add(result.folder)
 
     def _note_forgotten(self, folder: str) -> None:
         """Note a deleted folder of an attempt that the ledger has lost while it computed, and that goes on.
