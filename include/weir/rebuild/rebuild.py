@@ -50,7 +50,7 @@ from weir.formats.checkpoint import Checkpoint
 from weir.formats.manifest import Manifest
 from weir.formats.pointer import Pointer
 from weir.formats.run_record import RunRecord
-from weir.ledger.attempts import attempts_known
+from weir.ledger.attempts import Origin, attempts_known
 from weir.ledger.clears import add_pending_clears
 from weir.ledger.database.tables import AttemptRow, DataflowRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.results import supersede_all
@@ -224,10 +224,30 @@ def enter_stored(
     notes += tuple(each for each in stored.archives if isinstance(each, str))
     enter_archives(session, name, [each for each in stored.archives if not isinstance(each, str)], services.now())
     notes += enter_snapshots(session, name, stored.snapshots, services.now())
+    for each in runs:
+        _open_again(session, each)
     tell_found(session, name, before, services.now())
     session.flush()
     services.ledger.end_behind(session, name)
     return Rebuilt(name, dataflow.lineage, runs, notes)
+
+
+def _open_again(session: Session, built: RebuiltRun) -> None:
+    """Record that a run is not closed that was freed since it was published, and has not been made again.
+
+    One that was restored is as its checkpoint says: none of its tasks is called for.
+    """
+    row = session.get_one(RunRow, built.run)
+    if row.expired_at is not None:
+        return
+    is_published = (PublicationRow.run == row.id) & PublicationRow.published_at.is_not(None)
+    publishers = set(session.scalars(select(PublicationRow.attempt).where(is_published)))
+    if not publishers or not publishers <= {*(row.abandoned or ())} or not (built.missing or row.pinned is None):
+        return
+    current = select(ResultRow.attempt).where(ResultRow.run == row.id, ResultRow.is_current)
+    origins = session.scalars(select(AttemptRow.origin).where(AttemptRow.id.in_(current)))
+    if Origin.RESTORED.value not in set(origins):
+        row.closed_at = None
 
 
 def _require_quiet(session: Session, dataflow: str, lineage: int) -> None:

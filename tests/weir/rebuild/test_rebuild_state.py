@@ -9,6 +9,7 @@ from tests.weir.restoring import (
     aircraft,
     checkpoints,
     files_of,
+    keep_savepoints,
     restore,
     rows_of,
     run_days,
@@ -216,3 +217,39 @@ def test_an_epoch_that_had_not_begun_is_awaited_by_the_next_one_as_before(world)
     assert set(world.airflow.states().values()) == {"success"}
     assert closed(world) == [1, 2, 3]
     assert list(checkpoints(world).values()) == list(EPOCHS[:3])
+
+
+@pytest.mark.parametrize(("is_deleted", "begins"), [(False, False), (False, True), (True, True)])
+def test_a_run_that_is_made_again_when_the_ledger_is_lost_is_not_closed(world, is_deleted, begins):
+    """What it had published is in the store, and a checkpoint of a later day."""
+    world.airflow.deploy(aircraft(parallelism=1, states=(HISTORY,)))
+    run_days(world.airflow, 1, 2, 3)
+    second = "scheduled__2013-01-02"
+    if is_deleted:
+        world.airflow.delete(second)
+        world.airflow.dag_run(2)
+    else:
+        adopt(world.services, f"ladder@{EPOCHS[1]}")
+        world.airflow.clear_run_by_hand(second)
+    if begins:
+        world.airflow.step(world.airflow.task(second, "flights"))
+    world.lose_ledger()
+    rebuild(world.services)
+    assert closed(world) == [1, 3]
+    world.airflow.run_until_quiet()
+    assert closed(world) == [1, 2, 3]
+
+
+def test_a_run_that_was_restored_in_another_form_stays_closed(world):
+    world.airflow.deploy(aircraft(parallelism=2, states=(HISTORY,)))
+    run_days(world.airflow, 1, 2)
+    keep_savepoints(world, 2)
+    world.airflow.deploy(aircraft(parallelism=3, states=(HISTORY,)))
+    adopt(world.services, f"ladder@{EPOCHS[1]}")
+    world.airflow.clear_run_by_hand("scheduled__2013-01-02")
+    world.airflow.run_until_quiet()
+    assert restore(world, "day2").is_repinned
+    assert closed(world) == [1, 2]
+    world.lose_ledger()
+    rebuild(world.services)
+    assert closed(world) == [1, 2]
