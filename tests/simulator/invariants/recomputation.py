@@ -51,7 +51,8 @@ def recomputed(
     natures = history.engine.natures
     where = history.epochs.producer(partition)
     splits = history.ledger.splits
-    return contents_of(history.epochs, where, natures, lambda stage: own[stage], content, edits, splits)
+    # An attempt that was killed has not come to the last stages.
+    return contents_of(history.epochs, where, natures, lambda stage: own.get(stage, UNKNOWN), content, edits, splits)
 
 
 def contents_of(
