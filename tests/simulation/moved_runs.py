@@ -64,8 +64,7 @@ def flow_of(shape):
         Stage("changes", "pipelines.ladder:changes", inputs, state=tuple(kept), **sizes),
         Stage("totals", "pipelines.ladder:totals", last, parallelism=shape["totals"]),
         sink("totals", "known"),
-        sink("changes", "others"),
-        *([sink("day", "raws")] if shape["publishes_day"] else []),
+        *([sink("changes", "others")] if shape["publishes_changes"] else []),
     ]
     return Dataflow("ladder", stages, keep=shape["keep"], retained_checkpoints=9 if kept else None)
 
@@ -125,28 +124,38 @@ class MovedRuns:
                     found[row.id] = missing
         return found
 
-    def published(self, world=None):
+    def published(self):
         """The digests of what is published, by epoch and sink."""
-        with self.world.ledger.transaction() as session:
-            runs = [(row.epoch, topology_of(row.pinned)) for row in session.scalars(select(RunRow))]
-        return {
-            (epoch, name): [part.digest for part in pointer.partitions]
-            for epoch, topology in runs
-            for name in topology.sinks
-            if (pointer := published((world or self.world).store, "ladder", name, epoch)) is not None
-        }
+        return self._published(self.world)
 
     def expected(self):
         """What a computation anew publishes: each day once, in order, by the dataflow to which it is pinned now."""
         anew = World(self.folder / "anew", flow_of(self.shape))
         anew.content.update(self.world.content)
-        with self.world.ledger.transaction() as session:
-            runs = [(row.epoch, row.pinned) for row in session.scalars(select(RunRow).order_by(RunRow.epoch))]
-        for epoch, pinned in runs:
-            anew.airflow.flow = topology_of(pinned).dataflow
+        for epoch, topology in self._in_order():
+            anew.airflow.flow = topology.dataflow
             anew.run_days(int(epoch[6:8]))
-        found = self.published(anew)
+        found = self._published(anew)
         anew.ledger.close()
+        return found
+
+    def _published(self, world):
+        return {
+            (epoch, name): [part.digest for part in pointer.partitions]
+            for epoch, topology in self._in_order()
+            for name in topology.sinks
+            if (pointer := published(world.store, "ladder", name, epoch)) is not None
+        }
+
+    def _in_order(self):
+        """The epochs that go on from each other: from a late one, which was given up once, none goes on."""
+        found = []
+        with self.world.ledger.transaction() as session:
+            for row in session.scalars(select(RunRow).order_by(RunRow.epoch)):
+                topology = topology_of(row.pinned)
+                if topology.follows_previous and row.predecessor != (found[-1][0] if found else None):
+                    return found
+                found.append((row.epoch, topology))
         return found
 
     # What happens
@@ -158,7 +167,7 @@ class MovedRuns:
 
     def declare(self):
         drawn = self._drawn_shape()
-        for name in self.random.sample(["day", "changes", "totals", "key_groups", "publishes_day"], 2):
+        for name in self.random.sample(["day", "changes", "totals", "key_groups", "publishes_changes"], 2):
             self.shape[name] = drawn[name]
         self.airflow.deploy(flow_of(self.shape))
 
@@ -216,7 +225,7 @@ class MovedRuns:
     def lose_ledger(self):
         if not self._is_inside:
             self.world.lose_ledger()
-            if self.random.random() < 0.6:
+            if self.random.random() < 0.6 and self._begun():
                 rebuild(self.world.services)
 
     def take_steps(self):
@@ -267,7 +276,7 @@ class MovedRuns:
             "reads_day": drawn.random() < 0.5,
             "reads_totals": drawn.random() < 0.5,
             "states": drawn.choice([0, 1, 1, 2]),
-            "publishes_day": drawn.random() < 0.4,
+            "publishes_changes": drawn.random() < 0.6,
             "keep": drawn.choice(["60 days", "on_consumed", "end_of_run"]),
         }
 
@@ -276,14 +285,14 @@ class MovedRuns:
         self.airflow.step(task)
 
     def _follow(self, failed):
-        """Move the run that an error names, or clear what has failed."""
+        """Move the first run that an error names, clear it, and clear what has failed."""
         for task in failed:
             _, is_asked, run = task.failed_because.partition("`weir run adopt ")
             if is_asked:
                 run = run.partition("`")[0]
                 adopt(self.world.services, run, discards=True)
                 self.airflow.clear_run_by_hand(run_id_of(run))
-                return
+                break
         self._clear_some(failed, [len(failed)])
 
     def _clear_some(self, tasks, counts):
