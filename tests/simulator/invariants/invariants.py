@@ -156,9 +156,17 @@ def why_not_stopped(history: History, begun: Begun) -> Iterator[str]:
         is_other = found.attempt != read.attempt and history.restarts_consumers(read.stage)
         if is_other or (partition, read.attempt) in damaged:
             return
-    if has_newer_code(history, ledger.attempts[begun.attempt.id]):
+    if has_newer_code(history, ledger.attempts[begun.attempt.id]) or _has_lost_its_splits(history, begun):
         return
     yield f"{begun.attempt.id} of {begun.attempt.region} is stopped, and all that it reads is as it was"
+
+
+def _has_lost_its_splits(history: History, begun: Begun) -> bool:
+    """Report whether the ledger has lost, with its last commits, what a source of an attempt was to read."""
+    known, own = history.ledger.recorded, [each for each in begun.job.stages if each.split is not None]
+    return any(
+        known.get((begun.run.id, each.name), [])[begun.attempt.region.subtask :][:1] != [each.split] for each in own
+    )
 
 
 def what_is_called_lost_was_harmed(history: History) -> Iterator[str]:
