@@ -6,7 +6,6 @@ content again does nothing. All steps are recorded and idempotent.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -132,7 +131,7 @@ def _complete(
         sink.sink: {
             "rows": sum(manifest.rows for manifest in sink.manifests),
             "version": last[sink.sink].version,
-            "digest": hashlib.sha256(last[sink.sink].digest.encode()).hexdigest(),
+            "digest": sink.fingerprint,
             "published": "a new version" if versions[sink.sink] else "nothing: equal content is published already",
         }
         for sink in sinks

@@ -6,6 +6,7 @@ transactions of its own part; `weir.assembly` joins them.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -76,6 +77,16 @@ class SinkResult:
     partitions: tuple[PartitionId, ...]
     manifests: tuple[Manifest, ...]
     targets: tuple[Target, ...]
+
+    @property
+    def digest(self) -> str:
+        """The digests of its partitions, in their order."""
+        return "|".join(str(manifest.digest) for manifest in self.manifests)
+
+    @property
+    def fingerprint(self) -> str:
+        """Its digest in 64 characters, however many partitions it has."""
+        return hashlib.sha256(self.digest.encode()).hexdigest()
 
 
 class Publication(Protocol):

@@ -232,6 +232,11 @@ class Stage:
         return f"{word} {self.name!r}"
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Its name, and the former one of a source that was renamed: an earlier run may know it by either."""
+        return (self.name, self.moved_from) if self.moved_from else (self.name,)
+
+    @property
     def keeps_copy(self) -> bool:
         """Report whether what a ready-made source reads is copied, since it cannot be read the same again."""
         # Not what a pipeline's function reads: that is edited, and one result would have rows of several codes.

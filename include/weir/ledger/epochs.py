@@ -112,7 +112,7 @@ def _require_no_later_range(session: Session, row: RunRow, stage: Stage) -> None
         .order_by(RunRow.epoch)
     )
     for name, later in session.execute(query):
-        if _names_of(stage) & _names_in(later, name):
+        if not _names_in(later, name).isdisjoint(stage.names):
             raise Misconfigured.of(
                 "ledger.range_resolved_later", epoch=row.epoch, dataflow=row.dataflow, later=later.id, stage=name
             )
@@ -121,11 +121,7 @@ def _require_no_later_range(session: Session, row: RunRow, stage: Stage) -> None
 def _names_in(row: RunRow, source: str) -> frozenset[str]:
     """Return the names by which a run knows a source that goes on."""
     stages = () if row.pinned is None else Dataflow.from_json(row.pinned).stages
-    return next((_names_of(each) for each in stages if each.name == source), frozenset({source}))
-
-
-def _names_of(stage: Stage) -> frozenset[str]:
-    return frozenset({stage.name, stage.moved_from} - {""})
+    return next((frozenset(each.names) for each in stages if each.name == source), frozenset({source}))
 
 
 def _before(session: Session, row: RunRow) -> RunRow | None:

@@ -455,9 +455,9 @@ def set_aside(session: Session, run: str) -> None:
     numbers = select(func.min(AttemptRow.try_number), func.max(AttemptRow.try_number)).where(AttemptRow.run == run)
     named = select(func.max(PendingClearRow.expected_try)).where(PendingClearRow.run == run)
     least, most = session.execute(numbers).one()
-    newest = max(most or 0, session.scalar(named) or 0)
+    oldest, newest = 1 if least is None else min(1, least), max(most or 0, session.scalar(named) or 0)
     # The distance is so large that no attempt gets the present number of another.
-    by = newest - (1 if least is None else min(1, least)) + 1 if newest > 0 else 0
+    by = newest - oldest + 1 if newest > 0 else 0
     clears = update(PendingClearRow).where(PendingClearRow.run == run)
     session.execute(clears.values(found_try=None, expected_try=PendingClearRow.expected_try - by))
     if by:

@@ -244,14 +244,14 @@ def before(session: Session, run: Run, stage: Stage) -> Before | None:
     An epoch that is not pinned yet is taken to have the source. Where an epoch does not have it, an earlier one counts:
     what was read once is not read again.
     """
-    names = [each for each in (stage.name, stage.moved_from) if each]
+    names = stage.names
     row = session.get_one(RunRow, run.id)
     newest = None if row.predecessor is None else session.get(RunRow, run_key(row.dataflow, row.predecessor))
     if newest is None:
         return None
     if (present := _in_run(session, newest, names)) is not None:
         return present
-    wanted = {"dataflow": row.dataflow, "epoch": newest.epoch, "names": names}
+    wanted = {"dataflow": row.dataflow, "epoch": newest.epoch, "names": list(names)}
     earlier = session.scalar(_EARLIER_RANGE, wanted)
     return None if earlier is None else Before(RunId(earlier.run), _range(earlier), earlier.stage)
 
@@ -265,7 +265,7 @@ def _in_run(session: Session, row: RunRow, names: Sequence[str]) -> Before | Non
     if row.pinned is None:
         return Before(row.id, None, names[0])
     going = (each for each in topology_of(row.pinned).dataflow.stages if each.goes_on)
-    same = next((each for each in going if {each.name, each.moved_from} & {*names}), None)
+    same = next((each for each in going if not {*each.names}.isdisjoint(names)), None)
     return None if same is None else Before(row.id, range_of(session, row.id, same.name), same.name)
 
 

@@ -199,8 +199,8 @@ def _why(session: Session, registered: Registered, request: BeginRequest) -> Che
     ever = attempts_ever_of(session, run, registered.attempt.region)
     if any(each.state == AttemptState.COMMITTED.value or each.origin == Origin.REBUILT.value for each in ever):
         return CheckReason.RECOMPUTED
-    abandoned = session.get_one(RunRow, run).abandoned or ()
-    if not attempts_known(session, run).issuperset(abandoned):
+    abandoned = session.get_one(RunRow, run).abandoned
+    if abandoned and not attempts_known(session, run).issuperset(abandoned):
         return CheckReason.RECOMPUTED  # the ledger was rebuilt: what the run had before it was pinned anew is not known
     return CheckReason.BACKFILL if request.is_backfill else CheckReason.FRESH
 

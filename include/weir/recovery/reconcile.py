@@ -98,7 +98,7 @@ def _why_close_again(session: Session, run: Run, state: RunState) -> dict[Region
     if committed is None:
         return {}
     why = next(_why_outdated(session, run, state, newer, reads_of(session, committed.id, run.id)), None)
-    return {} if why is None else {CLOSE: f"weir: {why}"}
+    return {} if why is None else {CLOSE: why}
 
 
 def _why_outdated(
@@ -108,22 +108,22 @@ def _why_outdated(
     reads = [read for read in published if read.partition in newer]
     reads = [read for read in reads if read.attempt != state.results[read.partition].attempt]
     for _, reason in changes_of(state.topology, reads, state.results):
-        yield reason.removeprefix("weir: ")
+        yield reason
     for partition in sorted(newer.difference(read.partition for read in published)):
-        yield f"{partition} is new"
+        yield _is_new(state.results[partition])[1]
     for partition in _not_written(state.topology, (read.partition for read in published)):
-        yield f"{partition} is not written any more"
+        yield f"weir: {partition} is not written any more"
     for partition, what in _not_published(session, reads):
-        yield f"the published files of {partition} were {what} and have been recomputed"
+        yield f"weir: the published files of {partition} were {what} and have been recomputed"
     for version, target in _without_target(session, run.id, state.topology):
-        yield f"{version} is not for {target}, which the run has now"
+        yield f"weir: {version} is not for {target}, which the run has now"
 
 
 def _without_target(session: Session, run: RunId, topology: Topology) -> Iterator[tuple[str, Target]]:
     """Yield targets of sinks that a run has since it was pinned anew, and the published versions that are not there."""
     targets = {each: found for each in topology.sinks if (found := topology.dataflow.stage(each).targets)}
     for sink, version in published_versions(session, run).items() if targets else ():
-        for target in targets_without(session, run, sink, version, targets.get(sink, ())):
+        for target in targets_without(session, run, sink, version, targets[sink]) if sink in targets else ():
             yield f"version {version} of {sink}", target
 
 
@@ -248,10 +248,9 @@ def _read_in_former_layouts(
         return  # it was never moved
     for stage in sorted(each for each in stages if each not in topology.states):
         newest = max((new.result for each, new in results.items() if each.stage == stage), default=0)
-        for layout in sorted(layouts_read_of(session, run.id, stage)) if newest else ():
-            for reader in (
-                () if topology.writes(stage, layout) else readers_in_other_runs(session, run.id, stage, layout)
-            ):
+        read = layouts_read_of(session, run.id, stage) if newest else ()
+        for layout in sorted(each for each in read if not topology.writes(stage, each)):
+            for reader in readers_in_other_runs(session, run.id, stage, layout):
                 yield reader.run, reader.region, (newest, f"weir: {stage} is not written in layout {layout} any more")
 
 

@@ -6,7 +6,6 @@ fail in a target has failed before anything of a run is complete; from then on t
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
@@ -194,7 +193,7 @@ class _Publication:
         if len(deliveries) != len(sink.targets) or any(each != version for each in numbers):
             raise Conflict.of("sinks.version_not_next", version=version, sink=sink.sink)
         pointer = self._pointer(state, sink, version, deliveries)
-        begin_publication(session, run, sink.sink, version, pointer.attempt, _digest(sink), pointer)
+        begin_publication(session, run, sink.sink, version, pointer.attempt, sink.digest, pointer)
         enter_deliveries(session, run, sink.sink, version, pointer.deliveries)
         return pointer
 
@@ -206,7 +205,7 @@ class _Publication:
             epoch=pointer.epoch,
             number=number,
             attempt=pointer.attempt,
-            digest=hashlib.sha256(_digest(sink).encode()).hexdigest(),
+            digest=sink.fingerprint,
             spark_schema=pointer.spark_schema,
             files=tuple(
                 VersionFile(f"{part.folder}/{file.name}", file.bytes, file.rows, file.sha256)
@@ -255,10 +254,6 @@ def _require_present(state: RunState, reads: Sequence[InputRead]) -> None:
             )
 
 
-def _digest(sink: SinkResult) -> str:
-    return "|".join(str(manifest.digest) for manifest in sink.manifests)
-
-
 def _is_in_place(services: Services, run: str, sink: SinkResult, intact: Mapping[str, Manifest]) -> bool:
     """Report whether equal content is published already, with its pointer present and its files intact.
 
@@ -267,7 +262,7 @@ def _is_in_place(services: Services, run: str, sink: SinkResult, intact: Mapping
     """
     with services.ledger.transaction() as session:
         last = last_publication(session, run, sink.sink)
-    if last is None or last.published_at is None or is_expiring(last) or last.digest != _digest(sink):
+    if last is None or last.published_at is None or is_expiring(last) or last.digest != sink.digest:
         return False
     if not _is_of(services, last.pointer, last.attempt) or not _has_targets(services, run, sink, last.version):
         return False
