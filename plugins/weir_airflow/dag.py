@@ -31,6 +31,7 @@ from weir_airflow.dags.docs import (
     restarts_line,
 )
 from weir_airflow.dags.schedule import (
+    cadence_of,
     has_intervals,
     is_without_schedule,
     require_dates,
@@ -364,9 +365,9 @@ def _require_intervals(where: str, group: TaskGroup) -> None:
         )
 
 
-def _schedule_of(dag: DAG) -> tuple[str, str]:
-    """Return the name of a DAG's schedule and the name of its time zone, as a declaration has them."""
-    return schedule_name(dag.timetable), zone_of(dag.timetable, dag.timezone)
+def _schedule_of(dag: DAG) -> tuple[str, str, str | None]:
+    """Return a DAG's schedule as a declaration has it: its name, the name of its time zone, and its cadence."""
+    return schedule_name(dag.timetable), zone_of(dag.timetable, dag.timezone), cadence_of(dag.timetable)
 
 
 _CLOSE_DOC: Final = """### Closes the run

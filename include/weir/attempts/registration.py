@@ -374,6 +374,7 @@ def _new_run(services: Services, request: BeginRequest, store_id: str) -> NewRun
         small_result=services.small_result,
         previous=request.previous,
         zone=request.zone,
+        cadence=request.cadence,
     )
 
 

@@ -56,7 +56,8 @@ class BeginRequest:
     """A try that is about to start, with the DagRun's data interval and the dataflow of the current DAG file.
 
     `previous` is the newest earlier DagRun in Airflow, if the dataflow reads the epoch before. `schedule` names the
-    DAG's timetable (empty: it has none), `zone` the time zone in which that divides time.
+    DAG's timetable (empty: it has none), `zone` the time zone in which that divides time, `cadence` is `every` of its
+    cadence.
     """
 
     key: TaskKey
@@ -74,6 +75,7 @@ class BeginRequest:
     is_backfill: bool = False
     schedule: str = ""
     zone: str = "UTC"
+    cadence: str | None = None
     deployed: Archive | None = None
     """The modules of the dataflow's functions as this process finds them; None where the try computes nothing."""
 

@@ -25,6 +25,7 @@ from weir.dataflow import Dataflow
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.dataflow.validation import require_no_secrets
 from weir.errors import Misconfigured, Retryable
+from weir.execution.cadence import Cadence, KnownEpoch
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.database.tables import (
     NO_DAG,
@@ -103,6 +104,9 @@ FIRST_LINEAGE = 1
 ZONE = "zone"
 """The field of the record that a run is pinned to with its schedule's time zone, which is no part of a dataflow."""
 
+CADENCE = "cadence"
+"""The field of that record with `every` of the schedule's cadence, which is read in the zone; absent without one."""
+
 Owner = tuple[str, str, tuple[datetime, datetime]]
 """The DAG, the run id and the data interval of the DagRun that owns an epoch."""
 
@@ -123,6 +127,8 @@ class Run:
     lineage: int
     zone: str = "UTC"
     """The time zone of the schedule by which it was pinned."""
+    cadence: Cadence | None = None
+    """How epochs follow each other by that schedule; None where it does not say."""
     pinned_to: str = ""
     """The fingerprint of the record that it is pinned to."""
 
@@ -172,6 +178,8 @@ class NewRun:
     small_result: int
     previous: PreviousRun | None = None
     zone: str = "UTC"
+    cadence: str | None = None
+    """`every` of the schedule's cadence."""
 
     @property
     def owner(self) -> Owner:
@@ -286,7 +294,7 @@ def _pinned(session: Session, run: str, new: NewRun) -> dict[str, Any]:
     """Return the record that a run is pinned to: its dataflow, and the layouts in which its results are written."""
     sizes, before = latest_sizes(session, new.dataflow.name), layouts_of_run(session, run)
     record = pinned_json(new.dataflow, chosen_layouts(new.dataflow, sizes, new.small_result, before))
-    return {**record, ZONE: new.zone}
+    return {**record, ZONE: new.zone, **({CADENCE: new.cadence} if new.cadence else {})}
 
 
 def predecessor_of(session: Session, new: NewRun, epoch: str, now: datetime) -> Epoch | None:
@@ -360,8 +368,43 @@ def _run(row: RunRow, lineage: int, like: Topology | None = None) -> Run:
         predecessor=row.predecessor,
         lineage=lineage,
         zone=(row.pinned or {}).get(ZONE, "UTC"),
+        cadence=_cadence((row.pinned or {}).get(CADENCE), (row.pinned or {}).get(ZONE)),
         pinned_to=pin_fingerprint(row.pinned) if row.pinned is not None else "",
     )
+
+
+def _cadence(every: str | None, zone: str | None) -> Cadence | None:
+    return None if not every else Cadence(every, zone or "UTC")
+
+
+def known_epochs(
+    session: Session, dataflow: str, until: datetime, most: int | None = None, since: datetime | None = None
+) -> list[KnownEpoch]:
+    """Return the epochs of a dataflow that have begun or were given up, oldest first, with their cadences.
+
+    They end at `until` or before it, and begin at `since` or after it; of these the newest `most`.
+    """
+    every, zone = (RunRow.pinned[name].as_string() for name in (CADENCE, ZONE))
+    query = (
+        select(RunRow.interval_start, RunRow.interval_end, RunRow.dag_id, every, zone, RunRow.is_given_up)
+        .where(RunRow.dataflow == dataflow, RunRow.is_pinned | RunRow.is_given_up)
+        .where(RunRow.interval_start < until, RunRow.interval_end <= until)
+        .order_by(RunRow.epoch.desc())
+        .limit(most)
+    )
+    if since is not None:
+        query = query.where(RunRow.interval_start >= since)
+    found = (_known_epoch(*each) for each in reversed(session.execute(query).all()))
+    return [each for each in found if each.end <= until]
+
+
+def _known_epoch(
+    start: datetime, end: datetime, dag_id: str, every: str | None, zone: str | None, is_given_up: Any
+) -> KnownEpoch:
+    cadence = _cadence(every, zone)
+    if dag_id == NO_DAG and cadence is not None:  # a run that was only restored knows no end
+        end = (cadence.interval_at(start) or (start, end))[1]
+    return KnownEpoch(start, end, cadence, bool(is_given_up))
 
 
 def has_later(session: Session, run: Run) -> bool:

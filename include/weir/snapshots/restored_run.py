@@ -6,7 +6,9 @@ that began before the restore can commit.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -21,7 +23,7 @@ from weir.formats.run_record import RunRecord
 from weir.ledger.attempts import end
 from weir.ledger.database.tables import NO_DAG, AttemptRow, PendingClearRow, RunRow
 from weir.ledger.leases import drop_leases
-from weir.ledger.runs import ZONE, run_key, start_of, topology_of
+from weir.ledger.runs import CADENCE, ZONE, run_key, start_of, topology_of
 from weir.recovery.adopt import free_run
 from weir.state.checkpoint_content import keyed_states
 from weir.topology.regions import PartitionId, RegionId, Topology
@@ -71,11 +73,11 @@ def restored_run(
     if row is None:
         row = _new_run(session, services, checkpoint, source)
     elif is_repinned:
-        zone = {ZONE: found} if (found := (row.pinned or {}).get(ZONE)) else {}  # that of its DagRun, not of the origin
+        pinned = _in_schedule_of(checkpoint.pinned, row.pinned)
         closed_at = row.closed_at
         if row.pinned is not None:
             free_run(session, services, row, PINNED_ANEW)
-        row.pinned = {**checkpoint.pinned, **zone}
+        row.pinned = pinned
         row.closed_at = closed_at  # none of its tasks is called for: the epoch is what the checkpoint says
         session.flush()
         owe_record(session, row)
@@ -85,6 +87,15 @@ def restored_run(
         owe_record(session, row)
     row.released_at = None
     return row
+
+
+def _in_schedule_of(restored: Mapping[str, Any], own: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the restored record with the schedule of the run's own DagRun, which may be another than the origin's."""
+    if own is None:
+        return dict(restored)
+    schedule = (ZONE, CADENCE)
+    kept = {name: value for name, value in restored.items() if name not in schedule}
+    return kept | {name: own[name] for name in schedule if name in own}
 
 
 def _new_run(session: Session, services: Services, checkpoint: Checkpoint, source: str) -> RunRow:

@@ -25,6 +25,7 @@ _AIRFLOW: Final = "airflow."
 _MODULES: Final = (
     *("airflow.sdk.definitions.timetables.assets", "airflow.sdk.definitions.timetables.events"),
     *("airflow.sdk.definitions.timetables.simple", "airflow.timetables.simple", "airflow.timetables.events"),
+    *("airflow.sdk.definitions.timetables.interval", "airflow.timetables.interval"),
 )
 """Airflow's timetables, those of its SDK and what they stand for; only what has loaded them can have one."""
 
@@ -100,20 +101,45 @@ def zone_of(timetable: Any, otherwise: tzinfo | None = None) -> str:
     return "UTC" if otherwise is None else _name_of_zone(otherwise)
 
 
+def cadence_of(timetable: Any) -> str | None:
+    """Return `every` of the cadence by which a timetable divides time without gaps; None for any other timetable.
+
+    One that is derived from Airflow's may leave out what it likes, so that it has none.
+    """
+    if type(timetable) in _classes("CronDataIntervalTimetable"):
+        from airflow.utils.dates import cron_presets  # noqa: PLC0415  only DAG files with a cron string need them
+
+        expression: str = _expression(timetable)
+        five_fields: str = cron_presets.get(expression, expression)
+        return five_fields
+    if type(timetable) in _classes("DeltaDataIntervalTimetable"):
+        from weir.execution.cadence import Cadence  # noqa: PLC0415  few DAG files need it
+
+        lengths = [each for each in _lengths(timetable, "delta") if isinstance(each, timedelta)]
+        return Cadence.of_length(lengths[0]).every if lengths else None
+    return None
+
+
+def _expression(timetable: Any) -> Any:
+    return getattr(timetable, "expression", None) or getattr(timetable, "_expression", None)
+
+
 def schedule_name(timetable: Any) -> str:
     """Return how a refusal names a timetable; empty for `schedule=None`."""
     if is_without_schedule(timetable):
         return ""
-    expression = getattr(timetable, "expression", None) or getattr(timetable, "_expression", None)
+    expression = _expression(timetable)
     return f"{type(timetable).__name__}({expression!r})" if isinstance(expression, str) else type(timetable).__name__
 
 
 def _is_a(timetable: Any, *names: str) -> bool:
     """Report whether a timetable is derived from one of Airflow's that has one of these names."""
+    return isinstance(timetable, _classes(*names))
+
+
+def _classes(*names: str) -> tuple[type, ...]:
     modules = [sys.modules[name] for name in _MODULES if name in sys.modules]
-    return isinstance(
-        timetable, tuple(getattr(each, name) for each in modules for name in names if hasattr(each, name))
-    )
+    return tuple(getattr(each, name) for each in modules for name in names if hasattr(each, name))
 
 
 def _is_by_events(timetable: Any) -> bool:

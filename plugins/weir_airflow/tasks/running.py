@@ -128,6 +128,7 @@ def begin_request(declared: Declaration, context: Context, session_url: str, dep
         is_backfill=is_backfill(context),
         schedule=declared.schedule,
         zone=declared.zone,
+        cadence=declared.cadence,
     )
 
 

@@ -17,10 +17,11 @@ from weir.errors import Retryable
 from weir.formats.codec import from_json
 from weir.formats.run_record import RunRecord
 from weir.ledger.database.tables import RunRow
-from weir.ledger.runs import ZONE
+from weir.ledger.runs import CADENCE, ZONE
 from weir.recovery.adopt import adopt
 from weir.retention.sweep import sweep
 from weir.snapshots.savepoint import SavepointRequest, create
+from weir.testing.fakes.airflow import DAILY
 from weir.testing.fakes.stores import FailingStore
 from weir.topology.layouts import pinned_json
 from weir.upkeep import RESULTS, settle_everywhere, sweep_everywhere
@@ -69,7 +70,7 @@ def test_whoever_comes_by_writes_a_record_that_is_due(world):
         adopt(world.services, RUN)
     record, is_due = known(world)
     assert is_due
-    assert (record.pinned, stored(world).pinned) == (None, {**pinned_json(ladder(), {}), ZONE: "UTC"})
+    assert (record.pinned, stored(world).pinned) == (None, {**pinned_json(ladder(), {}), ZONE: "UTC", CADENCE: DAILY})
     settle_everywhere(world.services, RESULTS).require_whole()
     assert known(world) == (replace(stored(world), revision=0), False)
     assert len(stored(world).abandoned) == len(record.abandoned) > 0

@@ -244,6 +244,34 @@ def test_a_schedule_is_read_in_the_zone_of_the_start_date_however_that_is_writte
         assert zone_of_dag(schedule=own("@daily", timezone="America/New_York", interval=day)) == "America/New_York"
 
 
+def test_a_cadence_is_that_of_a_timetable_of_airflow_that_leaves_no_gap():
+    import pendulum
+    from airflow.sdk import CronDataIntervalTimetable, CronTriggerTimetable, DeltaDataIntervalTimetable
+    from airflow.serialization.encoders import coerce_to_core_timetable
+    from dateutil.relativedelta import relativedelta
+
+    from weir_airflow.dags.declaration import declared_meanwhile
+    from weir_airflow.dags.schedule import cadence_of
+
+    class WithoutHolidays(CronDataIntervalTimetable):
+        pass
+
+    cron = CronDataIntervalTimetable("@hourly", timezone=pendulum.timezone("Europe/Berlin"))
+    delta = DeltaDataIntervalTimetable(timedelta(minutes=90))
+    for timetable, every in ((cron, "0 * * * *"), (delta, "PT5400S")):
+        assert cadence_of(timetable) == cadence_of(coerce_to_core_timetable(timetable)) == every
+    for timetable in (
+        None,
+        WithoutHolidays("@daily", timezone="UTC"),
+        CronTriggerTimetable("@daily", timezone="UTC", interval=timedelta(days=1)),
+        DeltaDataIntervalTimetable(relativedelta(months=1)),
+    ):
+        assert cadence_of(timetable) is None
+    with declared_meanwhile() as found:
+        dag()
+    assert found[0].cadence == "0 0 * * *"
+
+
 def test_a_zone_that_airflow_could_not_store_is_refused():
     from dateutil.tz import gettz
 

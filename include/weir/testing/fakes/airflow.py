@@ -44,6 +44,7 @@ from weir.topology.regions import Topology
 FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed"})
 FAILED = frozenset({"failed", "upstream_failed"})
 ENDED = FINISHED | {"removed"}
+DAILY = "0 0 * * *"
 SCHEDULABLE = (None, "up_for_retry", "up_for_reschedule")
 
 
@@ -57,6 +58,7 @@ class FakeAirflow:
     def __init__(self, services: Services, engine: FakeEngine, flow: Dataflow) -> None:
         self.services, self.engine, self.flow = services, engine, flow
         self.dag_id = "dag"
+        self.cadence: str | None = DAILY
         self.coordinator = coordinator_of(services)
         self.strategy: RestartStrategy = RestartStrategy.default()
         self.users = Users()
@@ -279,6 +281,7 @@ class FakeAirflow:
             previous=self._previous(task.key.run_id) if Topology(self.flow).follows_previous else None,
             restart=self.strategy,
             is_backfill=task.key.run_id.startswith("backfill__"),
+            cadence=self.cadence,
             deployed=None if task.key.task_id == CLOSE.name else self.deployed,
         )
 
