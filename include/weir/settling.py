@@ -24,6 +24,7 @@ from weir.notifications.delivery import AirflowContext, Hung, forget
 from weir.notifications.delivery import deliver as deliver_notifications
 from weir.rebuild.catching_up import catch_up
 from weir.recovery import pending_clears
+from weir.recovery.datasets import tell_readers
 from weir.retention.checkpoints import maintain_checkpoints, maintain_outdated
 from weir.retention.deletion_queries import runs_not_kept, runs_to_release
 from weir.retention.release import Deleted, delete_released, release
@@ -51,6 +52,9 @@ class Settling:
         if due.runs != ():
             with settled.trying(dataflow):
                 self.release(dataflow, due, settled)
+        if due.readers:
+            with settled.trying(f"{dataflow}, readers"):
+                self.tell_readers(dataflow, due, settled)
         if due.receivers:
             with settled.trying(f"{dataflow}, notifications"):
                 self.tell(dataflow, due, settled)
@@ -67,6 +71,17 @@ class Settling:
     def deliver_clears(self, dataflow: str | None, settled: Settled) -> None:
         """Deliver pending clears to Airflow. Raises Retryable or Misconfigured; those that it has not taken remain."""
         settled.clears += pending_clears.deliver(self._services, self._airflow(), dataflow)
+
+    def tell_readers(self, dataflow: str, due: Due, settled: Settled) -> None:
+        """Have readers in other dataflows compare what they have read, and deliver the clears of those that run again.
+
+        Upkeep delivers clears by itself.
+        """
+        for reader in tell_readers(self._services, dataflow):
+            settled.done[f"{dataflow}, readers"] = f"{reader} was compared with what is published now"
+            if not due.is_thorough:
+                with settled.trying(f"{reader}, pending clears"):
+                    self.deliver_clears(reader, settled)
 
     def release(self, dataflow: str, due: Due, settled: Settled) -> None:
         """Release results that no run needs any more, and delete their bytes. Raises Retryable.

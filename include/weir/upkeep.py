@@ -31,7 +31,7 @@ FULL_SWEEP = timedelta(days=1)
 
 _STORE = "the store"
 
-RESULTS: Final = Due(runs=None, is_thorough=True)
+RESULTS: Final = Due(runs=None, readers=True, is_thorough=True)
 RECEIVERS: Final = Due(receivers=True, is_thorough=True)
 TARGETS: Final = Due(targets=True, is_thorough=True)
 

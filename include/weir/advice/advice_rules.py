@@ -139,6 +139,8 @@ def _exchanges(dataflow: Dataflow) -> Iterator[_Candidate]:
     """Yield dataflows in which one exchange is of another kind, and the same rows are read over it."""
     for stage in dataflow.stages:
         for argument, exchange in stage.exchanges.items():
+            if exchange.is_dataset:
+                continue
             producer = dataflow.stage(exchange.stage)
             for other in _others(exchange, producer, stage):
                 changed = replace(stage, inputs={**stage.exchanges, argument: other})

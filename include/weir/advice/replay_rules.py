@@ -251,7 +251,7 @@ class _Costs:
 
 def _written(dataflow: Dataflow) -> set[str]:
     """Return the stages whose results are read by other tasks."""
-    return {each.stage for stage in dataflow.stages for each in stage.exchanges.values() if not each.joins_plan}
+    return {each.stage for stage in dataflow.stages for each in stage.exchanges.values() if each.is_of_results}
 
 
 def _copied_in(stages: Iterable[Stage]) -> set[str]:

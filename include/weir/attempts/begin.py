@@ -23,6 +23,7 @@ from weir.ledger.attempts import Origin, attempts_of, end
 from weir.ledger.clears import has_clear_missed, is_cleared_for_newest
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.snapshot import committed_attempt, run_state
+from weir.recovery.datasets import resolve_datasets, with_datasets
 from weir.recovery.inputs import probe_partitions
 from weir.recovery.resolving import forget_uncopied, resolve_sources
 from weir.state.assigned import assigned_states, check_states
@@ -48,10 +49,11 @@ def begin(services: Services, rooms: Rooms, request: BeginRequest, clearer: Clea
             return anew
         registered = anew
     forget_uncopied(services, registered)
-    waiting = resolve_sources(services, registered, clearer)
+    waiting = resolve_sources(services, registered, clearer) or resolve_datasets(services, registered)
     if waiting is not None:
         return waiting
-    gathered = gather(services, registered, clearer)
+    own = gather(services, registered, clearer)
+    gathered = own if isinstance(own, Awaiting) else with_datasets(services, registered, own, clearer)
     if isinstance(gathered, Awaiting):
         return gathered
     said = check_states(registered, gathered.state, gathered.manifests)
@@ -63,7 +65,7 @@ def begin(services: Services, rooms: Rooms, request: BeginRequest, clearer: Clea
 def _bytes_to_read(registered: Registered, gathered: Gathered) -> int:
     """Estimate the bytes that the attempt reads: of each input the fraction that its key groups are."""
     total = 0.0
-    for read in gathered.state.inputs(registered.attempt.region):
+    for read in gathered.state.all_inputs(registered.attempt.region):
         groups = read.layout.max_parallelism
         fraction = 1.0 if read.key_groups is None else (read.key_groups[1] - read.key_groups[0] + 1) / groups
         total += fraction * sum(gathered.manifests[each].bytes for each in read.partitions)
@@ -74,7 +76,7 @@ def _begun(
     services: Services, registered: Registered, gathered: Gathered, add_checks: AddChecks, notes: Sequence[str]
 ) -> Begun:
     state, manifests = gathered.state, gathered.manifests
-    inputs = state.inputs(registered.attempt.region)
+    inputs = state.all_inputs(registered.attempt.region)
     kept = set(registered.topology.states)
     read = {manifests[part].attempt for each in inputs if each.argument in kept for part in each.partitions}
     states = assigned_states(registered, state, manifests, present_compactions(services, read) if read else {})
@@ -87,11 +89,11 @@ def _begun(
         reads=reads_of_job(state, inputs, manifests),
         inputs=tuple(
             InputFiles(
-                result=state.results[each].result,
+                result=state.input_result(each).result,
                 manifest=manifests[each],
-                folder=state.results[each].folder,
+                folder=state.input_result(each).folder,
                 key_groups=read.key_groups,
-                manifest_sha256=state.results[each].manifest_sha256,
+                manifest_sha256=state.input_result(each).manifest_sha256,
             )
             for read in inputs
             for each in read.partitions

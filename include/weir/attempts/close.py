@@ -118,7 +118,7 @@ def _complete(
         last = _visible(session, run.id, sinks)
         state = run_state(session, run, registered.topology)
         require_unchanged(session, state, reads, CLOSE)
-        record_reads(session, attempt.id, reads)
+        record_reads(session, run.dataflow.name, attempt.id, reads)
         row.error = None
         count_wait(session, row, services.now())
         end(row, AttemptState.COMMITTED, services.now())

@@ -11,7 +11,7 @@ or running. Where they are of older code, the commit owes their clears, and the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TypeVar
 
@@ -27,7 +27,7 @@ from weir.coordination.registered import summary_of
 from weir.coordination.services import Services
 from weir.coordination.source_copies import whole_copies
 from weir.coordination.values import Attempt, Begun, Committed
-from weir.errors import Conflict, Fault, Internal, Misconfigured, ResultUnavailable
+from weir.errors import Conflict, Corrupt, Fault, Internal, Misconfigured, ResultUnavailable
 from weir.execution.airflow_words import FINAL
 from weir.execution.run_state import UNNUMBERED, AttemptState, CurrentResult, RunState, coming_result
 from weir.formats.checks import gate_results
@@ -41,6 +41,7 @@ from weir.ledger.results import NewResult, replace_results
 from weir.ledger.snapshot import run_state
 from weir.ledger.sources import note_copies
 from weir.recovery.awaiting import clear_item
+from weir.recovery.datasets import unavailable
 from weir.recovery.failovers import count_recomputed
 from weir.recovery.inputs import Part, require_intact
 from weir.recovery.reconcile import reconcile
@@ -64,14 +65,21 @@ def check_inputs(services: Services, begun: Begun) -> None:
     answers = probe(services.store, services.store_id(), references)
     losses = tuple(found for found in answers.values() if not isinstance(found, Manifest))
     if losses:
-        raise ResultUnavailable(losses)
-    require_intact(services, _read(begun))
+        raise unavailable(services, begun.run, losses)
+    _require_intact(services, begun, _read(begun), frozenset(Fault))
     require_present(services, [file for share in begun.states.values() for file in share.files])
     require_whole_copies(services, begun.job)
     whole_copies(services, begun.run.id, begun.job)
     if begun.attempt.code is not None:
         require_archive(services, begun.run.dataflow.name, begun.attempt.code)
     services.store.require_free_space()
+
+
+def _require_intact(services: Services, begun: Begun, read: Sequence[Part], faults: Set[Fault]) -> None:
+    try:
+        require_intact(services, read, faults)
+    except Corrupt as error:
+        raise unavailable(services, begun.run, error.losses) from error
 
 
 def _read(begun: Begun) -> list[Part]:
@@ -87,7 +95,7 @@ def commit(services: Services, gates: Gates, begun: Begun, report: RegionReport,
     # A file that was deleted after it was read is no error. The bytes of state, which is large, are compared by
     # scrubbing; the files of it that the new manifests name again are checked below.
     read = [part for part in _read(begun) if part[0].state is None]
-    require_intact(services, read, frozenset({Fault.DAMAGED}))
+    _require_intact(services, begun, read, frozenset({Fault.DAMAGED}))
     require_whole_copies(services, begun.job, report.resumed)
     copied = whole_copies(services, begun.run.id, begun.job)
     manifests = [_manifest(services, begun, report, output) for output in report.outputs]
@@ -163,7 +171,7 @@ def _enter(
     marked = with_versions_declared_equal(session, begun, before, compared)
     require_none_since(before, begun.attempt, marked, unlike)
     replace_results(session, begun.run.id, begun.attempt.id, marked, services.now())
-    record_reads(session, begun.attempt.id, begun.reads)
+    record_reads(session, begun.run.dataflow.name, begun.attempt.id, begun.reads)
     note_copies(session, begun.run.id, begun.attempt.region.subtask, copied)
     end(row, AttemptState.COMMITTED, services.now())
     row.metrics = {**report.metrics, **_resumed(report)}

@@ -19,7 +19,7 @@ from weir.coordination.services import Services
 from weir.coordination.values import Begun
 from weir.errors import Conflict
 from weir.execution.partition_state import PartitionState
-from weir.execution.run_state import RunState
+from weir.execution.run_state import ReadResult, RunState
 from weir.formats.manifest import InputRead, splits_fingerprint
 from weir.ledger.attempts import attempts_of
 from weir.ledger.database.tables import AttemptRow
@@ -66,13 +66,14 @@ def require_committable(
 def _require_all_read(state: RunState, begun: Begun) -> None:
     """Check that the run before has no partition of an input that it had not when the attempt began. Raises Conflict.
 
-    It may have got a state, or more subtasks of a stage, since it was pinned anew.
+    It may have got a state, or more subtasks of a stage, since it was pinned anew; and so may what is published.
     """
-    if not state.topology.reads_previous:
+    if not (state.topology.reads_previous or state.topology.reads_datasets):
         return
     region = begun.attempt.region
     read = {(run_ref(each.run, state.run), each.stage, each.subtask) for each in begun.reads}
-    for each in state.inputs_of(region):
+    published = (each for read in state.dataset_inputs(region) for each in read.partitions)
+    for each in (*state.inputs_of(region), *published):
         if not each.is_of_own_run and (each.run, each.stage, each.subtask) not in read:
             raise Conflict.of(
                 "attempts.partition_new_since", region=region, stage=each.stage, subtask=each.subtask, run=each.run
@@ -109,7 +110,10 @@ def _require_newest_code(state: RunState, begun: Begun) -> None:
 
 def _require_held(session: Session, services: Services, begun: Begun) -> None:
     """Renew the leases, and take those again that ran out while the process was suspended. Raises Conflict."""
-    results = {each.result: each.manifest for each in begun.inputs}
+    # What other dataflows publish is renewed as well, and never leased again here, outside of their locks: once it was
+    # read, it may go.
+    own = begun.run.dataflow.name
+    results = {each.result: each.manifest for each in begun.inputs if each.manifest.dataflow == own}
     released = hold_leases(session, begun.attempt.id, results, _RETAINED, services.now())
     for number in sorted(released):
         found = results[number]
@@ -144,6 +148,9 @@ def require_unchanged(session: Session, state: RunState, reads: Iterable[InputRe
 
 
 def _why_changed(state: RunState, read: InputRead, partition: PartitionId, damaged: Set[ResultKey]) -> str:
+    if partition.is_of_other_dataflow(state.run):
+        is_same = state.holds_published(ReadResult(partition, read.attempt, read.digest))
+        return "" if is_same else "another version of it is published now"
     current = state.results.get(partition)
     if current is None:
         return "nothing is current now"

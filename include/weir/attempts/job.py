@@ -16,8 +16,9 @@ from weir.coordination.services import Services, attempt_folder, region_folder
 from weir.coordination.source_copies import with_source_copies
 from weir.coordination.values import AssignedState
 from weir.dataflow import DigestRule, Stage
+from weir.dataflow.graph import spark_conf
 from weir.dataflow.key_types import key_types, require_equal_key_types
-from weir.dataflow.stage import StageKind, spark_conf
+from weir.dataflow.stage import StageKind
 from weir.dataflow.state_schema import fields_of_ddl, spark_json
 from weir.errors import Misconfigured
 from weir.execution.run_state import RunState
@@ -52,7 +53,7 @@ def region_job(
     Raises Misconfigured where inputs do not fit each other or a split cannot be resolved.
     """
     run, attempt = registered.run, registered.attempt
-    inputs = state.inputs(attempt.region)
+    inputs = state.all_inputs(attempt.region)
     _check_keys(inputs, manifests, registered.topology.states)
     stages = registered.topology.stages_of(attempt.region.name)
     job = RegionJob(
@@ -89,7 +90,9 @@ def _with_split(stage: StageToRun, splits: list[Any] | None) -> StageToRun:
 
 def _content(state: RunState, partition: PartitionId) -> str:
     """Return the text that must be equal for the use of a cached stage output that was computed from the partition."""
-    result = state.results[partition]
+    result = state.input_result(partition)
+    if partition in state.published:
+        return result.digest
     if restarts_consumers(state.topology_of(partition.run), partition.stage):
         return f"{result.digest} of {result.attempt}"
     return result.digest
@@ -191,7 +194,7 @@ def _input(
                 each.stage,
                 each.subtask,
                 tuple(
-                    services.store.spark_url(f"{state.results[each].folder}/{file.name}")
+                    services.store.spark_url(f"{state.input_result(each).folder}/{file.name}")
                     for file in manifests[each].files
                 ),
                 manifests[each].attempt,
@@ -242,7 +245,7 @@ def reads_of_job(
             subtask=each.subtask,
             layout=each.layout,
             attempt=manifests[each].attempt,
-            digest=state.results[each].digest,
+            digest=state.input_result(each).digest,
         )
         for read in inputs
         for each in read.partitions

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import cache, partial
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
@@ -19,6 +19,7 @@ from weir.ledger.database.tables import AttemptRow, DataflowRow, RunRow
 from weir.ledger.ledger import Ledger
 from weir.ledger.runs import Run, run_by_id
 from weir.ledger.snapshot import run_state
+from weir.recovery.datasets import awaits_dataset
 from weir.recovery.inputs import sort_inputs
 from weir.recovery.resolving import awaits_range
 from weir.recovery.rules.backtrack import is_expired
@@ -31,6 +32,11 @@ _WAITING = (
     .join(DataflowRow, DataflowRow.name == RunRow.dataflow)
     .where(AttemptRow.id.in_(bindparam("asked", expanding=True)), AttemptRow.state == AttemptState.WAITING.value)
 )
+
+_StateOf = Callable[[str], tuple[Run, RunState]]
+
+_OF_OTHERS: Final = -1
+"""No revision of a dataflow."""
 
 
 class WaitingAttempts:
@@ -49,12 +55,19 @@ class WaitingAttempts:
         with self._ledger.transaction() as session:
             rows = session.execute(_WAITING, {"asked": list(asked)}).all()
             state_of = cache(partial(_state_of, session))
-            self._looked = {
-                row.id: row.revision
-                for row in rows
-                if self._looked.get(row.id) == row.revision or _waits(session, state_of, row)
-            }
+            self._looked = {row.id: seen for row in rows if (seen := self._waiting_at(session, state_of, row))}
         return frozenset(asked) - self._looked.keys()
+
+    def _waiting_at(self, session: Session, state_of: _StateOf, row: Any) -> int:
+        """Return the revision of its dataflow at which an attempt still has to wait; 0 if it has not.
+
+        Whether other dataflows have published what it waits for, its own one does not tell.
+        """
+        if self._looked.get(row.id) == row.revision:
+            return int(row.revision)
+        if not _waits(session, state_of, row):
+            return 0
+        return _OF_OTHERS if state_of(row.run)[0].topology.reads_datasets else int(row.revision)
 
 
 def _state_of(session: Session, run: str) -> tuple[Run, RunState]:
@@ -62,14 +75,14 @@ def _state_of(session: Session, run: str) -> tuple[Run, RunState]:
     return found, run_state(session, found)
 
 
-def _waits(session: Session, state_of: Callable[[str], tuple[Run, RunState]], row: Any) -> bool:
+def _waits(session: Session, state_of: _StateOf, row: Any) -> bool:
     """Report whether a begin would wait, as far as the ledger tells; where it would raise an error, it does not."""
     region = RegionId(row.region, row.subtask)
     try:
         run, state = state_of(row.run)
         if region == CLOSE and awaited_predecessor(session, run) is not None:
             return True
-        if awaits_range(session, run, region):
+        if awaits_range(session, run, region) or awaits_dataset(session, run, state, region):
             return True
         inputs = sort_inputs(state, region)
     except WeirError:

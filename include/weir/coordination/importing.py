@@ -42,10 +42,11 @@ from weir.ledger.database.tables import (
     RunRow,
 )
 from weir.ledger.deliveries import deliveries_of, enter_deliveries
-from weir.ledger.reads import record_reads
+from weir.ledger.publications import note_untold
+from weir.ledger.reads import enter_input, forget_inputs, record_reads
 from weir.ledger.restores import FORK, SAME, last_restore, origins_of
 from weir.ledger.results import NewResult, quarantine_results, replace_results, results_in, supersede, transition
-from weir.ledger.runs import run_key, start_of
+from weir.ledger.runs import dataflow_of, run_key, start_of
 from weir.ledger.sources import enter_correction, enter_ranges, forget_splits
 from weir.store.catalogue import StoredArchive
 from weir.topology.ids import Epoch, RunId, parse_attempt_id
@@ -136,6 +137,9 @@ def enter_run(session: Session, record: RunRecord) -> tuple[RunRow, bool]:
         owe_record(session, row)
     session.flush()
     enter_ranges(session, row.id, record.ranges)
+    forget_inputs(session, row.id)
+    for each in record.datasets:
+        enter_input(session, row.id, each, row.created_at)
     return row, is_pinned_anew
 
 
@@ -290,7 +294,7 @@ def enter_results(session: Session, run: str, chosen: Iterable[Candidate], now: 
         new = [NewResult.of(each) for each in stored.values() if each.folder not in known]
         replace_results(session, run, candidate.attempt, new, now)
         _release_again(session, run, candidate, now)
-        _enter_reads(session, candidate.attempt, candidate.reads)
+        _enter_reads(session, run, candidate.attempt, candidate.reads)
     return were_bad
 
 
@@ -314,9 +318,9 @@ def _release_again(session: Session, run: str, candidate: Candidate, now: dateti
             transition(session, row, PartitionState.RELEASED, reasons[row.folder], now)
 
 
-def _enter_reads(session: Session, attempt: str, reads: Iterable[InputRead]) -> None:
+def _enter_reads(session: Session, run: str, attempt: str, reads: Iterable[InputRead]) -> None:
     if session.scalar(select(ConsumptionRow.attempt).where(ConsumptionRow.attempt == attempt).limit(1)) is None:
-        record_reads(session, attempt, reads)
+        record_reads(session, dataflow_of(run), attempt, reads)
 
 
 # Publications
@@ -342,7 +346,9 @@ def enter_publications(session: Session, run: RunRow, pointers: Iterable[Pointer
     if row is not None:
         row.state = AttemptState.COMMITTED.value
         visible = {pointer.sink: pointer for pointer in every}
-        _enter_reads(session, closing, [read for each in visible.values() for read in _published_reads(run.id, each)])
+        _enter_reads(
+            session, run.id, closing, [read for each in visible.values() for read in _published_reads(run.id, each)]
+        )
     if row is None or row.is_of_dag_run:  # one of a deleted DagRun has not closed the run that replaced it
         run.closed_at = run.closed_at or at
 
@@ -352,6 +358,7 @@ def _enter_publication(session: Session, run: str, pointer: Pointer) -> None:
         PublicationRow.run == run, PublicationRow.sink == pointer.sink, PublicationRow.version == pointer.version
     )
     row = session.scalar(query)
+    is_new = row is None
     if row is None:
         row = PublicationRow(run=run, sink=pointer.sink, version=pointer.version)
         session.add(row)
@@ -360,6 +367,8 @@ def _enter_publication(session: Session, run: str, pointer: Pointer) -> None:
     row.pointer = pointer_path(pointer.dataflow, pointer.sink, pointer.epoch, pointer.version)
     row.published_at = datetime.fromisoformat(pointer.published_at)
     row.folders = [partition.folder for partition in pointer.partitions]
+    if is_new:
+        note_untold(session, row)
     if not deliveries_of(session, run, pointer.sink, pointer.version):
         # The target alone knows whether it has the version: that is asked when it is delivered again.
         enter_deliveries(session, run, pointer.sink, pointer.version, pointer.deliveries)

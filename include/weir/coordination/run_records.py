@@ -22,6 +22,7 @@ from weir.formats.codec import to_json
 from weir.formats.paths import record_path
 from weir.formats.run_record import RunRecord
 from weir.ledger.database.tables import AttemptRow, RunRow
+from weir.ledger.reads import resolved_inputs
 from weir.ledger.sources import corrections_of, ranges_of
 from weir.store.catalogue import stored_record
 from weir.topology.ids import RunId
@@ -116,6 +117,7 @@ def record_of(session: Session, row: RunRow) -> RunRecord:
         archive=row.archive or "",
         ranges=ranges_of(session, row.id),
         corrected=corrections_of(session, row.id),
+        datasets=tuple(resolved_inputs(session, row.id)),
     )
 
 

@@ -7,6 +7,7 @@ from weir.code.application_rules import Application
 from weir.code.generation_rules import RepairCode
 from weir.dataflow.dataflow import Consumers, Dataflow, FailoverStrategy
 from weir.dataflow.digest_rule import DigestRule, digest
+from weir.dataflow.graph import spark_conf, task_settings
 from weir.dataflow.notifications import EventKind, Receiver, callback, notifier, webhook
 from weir.dataflow.quality import Gate, Policy, When, expectations
 from weir.dataflow.record_values import avro, json
@@ -28,12 +29,12 @@ from weir.dataflow.stage import (
     TaskSettings,
     blocking,
     cached,
+    dataset,
+    last,
     pipelined,
     previous,
     sink,
     source,
-    spark_conf,
-    task_settings,
 )
 from weir.dataflow.state import OnReprocess, State, StateKind, broadcast_state, keyed_state, list_state
 from weir.dataflow.targets import Target, delta, files, iceberg, kafka, postgres, target
@@ -66,6 +67,7 @@ __all__ = [
     "broadcast_state",
     "cached",
     "callback",
+    "dataset",
     "delta",
     "delta_source",
     "digest",
@@ -79,6 +81,7 @@ __all__ = [
     "kafka",
     "kafka_source",
     "keyed_state",
+    "last",
     "list_state",
     "notifier",
     "pipelined",

@@ -1,16 +1,20 @@
-"""Topological order and pipelined groups of declared stages.
+"""Topological order and pipelined groups of declared stages, and the settings that the stages of a group share.
 
-Invariant: both depend on names and exchanges only, never on parallelism.
+Invariant: order and groups depend on names and exchanges only, never on parallelism.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
+from typing import Any, Final
 
-from weir.dataflow.stage import Stage
+from weir.dataflow.stage import Stage, TaskSettings
+from weir.errors import Misconfigured
+
+_SINGLE: Final = ("pool", "queue", "priority_weight", "execution_timeout", "spark_conn_id")
 
 
 def topological_order(reads: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
@@ -77,3 +81,31 @@ def group_reads(groups: Sequence[Sequence[Stage]]) -> dict[str, list[str]]:
         ]
         for group in groups
     }
+
+
+def task_settings(region: Sequence[Stage]) -> TaskSettings:
+    """Merge the task settings of a region's stages; an unset value conflicts with none. Raises Misconfigured."""
+    single = _merged(
+        (stage, key, getattr(stage.task, key))
+        for stage in region
+        for key in _SINGLE
+        if getattr(stage.task, key) is not None
+    )
+    executor = _merged((stage, key, value) for stage in region for key, value in stage.task.executor_config.items())
+    return TaskSettings(**single, executor_config=executor)
+
+
+def spark_conf(region: Sequence[Stage]) -> dict[str, str]:
+    """Merge the Spark settings of a region's stages, sorted by key. Raises Misconfigured where two conflict."""
+    return dict(sorted(_merged((stage, key, value) for stage in region for key, value in stage.spark.items()).items()))
+
+
+def _merged(settings: Iterable[tuple[Stage, str, Any]]) -> dict[str, Any]:
+    merged: dict[str, tuple[Stage, Any]] = {}
+    for stage, key, value in settings:
+        first, other = merged.setdefault(key, (stage, value))
+        if other != value:
+            raise Misconfigured.of(
+                "dataflow.settings_differ", first=first.name, stage=stage.name, key=key, other=other, value=value
+            )
+    return {key: value for key, (_, value) in merged.items()}

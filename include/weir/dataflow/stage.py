@@ -8,7 +8,8 @@ returns one split for each subtask, a JSON value that is not null.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
@@ -40,6 +41,8 @@ class ExchangeKind(Enum):
     BLOCKING = "blocking"
     CACHED = "cached"
     PREVIOUS = "previous"
+    DATASET = "dataset"
+    """What another dataflow has published: epochs joined over dataflows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,9 @@ class Exchange:
 
     `keys` are the columns that a blocking or previous exchange is partitioned by; `broadcast` gives every reader all
     rows; `pointwise` gives reader i the partition i of a blocking exchange. `durable` distinguishes the two cached
-    exchanges. `schema` are the columns of a previous exchange, which reads no rows in the first epoch.
+    exchanges. `schema` are the columns of a previous exchange, which reads no rows in the first epoch, or of a data
+    set, whose `stage` is "dataflow.sink"; `epoch` says which epochs of it are read, and `missing` what those that are
+    not there mean.
     """
 
     stage: str
@@ -58,6 +63,8 @@ class Exchange:
     pointwise: bool = False
     durable: bool = True
     schema: str = ""
+    epoch: str = ""
+    missing: str = ""
 
     def __str__(self) -> str:
         """Return it as it is declared, without its settings: `blocking("flights")`."""
@@ -74,11 +81,27 @@ class Exchange:
         return self.kind is ExchangeKind.BLOCKING
 
     @property
+    def is_of_run(self) -> bool:
+        """Report whether it reads a stage of its own run: neither an earlier epoch nor another dataflow."""
+        return self.joins_plan or self.is_boundary
+
+    @property
     def is_previous(self) -> bool:
         """Report whether it reads the previous epoch: no order, cycle or region of its own run depends on it."""
         return self.kind is ExchangeKind.PREVIOUS
 
+    @property
+    def is_dataset(self) -> bool:
+        """Report whether it reads what another dataflow has published: `stage` is no stage of its own one."""
+        return self.kind is ExchangeKind.DATASET
 
+    @property
+    def is_of_results(self) -> bool:
+        """Report whether it reads results of its own dataflow from the store: blocking and previous exchanges."""
+        return self.is_boundary or self.is_previous
+
+
+_DATASET: Final = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
 _BY: Final = dict.fromkeys(WORDS_FOR_BY, "by")
 _NOT_DIVIDED: Final = dict.fromkeys(
     (*WORDS_FOR_BY, "by", "broadcast", "pointwise"),
@@ -134,6 +157,64 @@ def previous(
     read = name_of(stage)
     keys = column_names(f"previous({read!r})", "by", by)
     return Exchange(stage=read, kind=ExchangeKind.PREVIOUS, keys=keys, broadcast=broadcast, schema=schema)
+
+
+SAME: Final = "same"
+WITHIN: Final = "within"
+WAIT: Final = "wait"
+SKIP: Final = "skip"
+_LAST: Final = re.compile(r"last\((\d+)\)")
+
+
+@answers({**_BY, "sink": 'name dataflow and sink in one: dataset("trips.zones")'}, second="by")
+def dataset(
+    name: str,
+    *,
+    by: str | Sequence[str] = (),
+    broadcast: bool = False,
+    epoch: str = SAME,
+    schema: str = "",
+    missing: str = WAIT,
+) -> Exchange:
+    """Read what the sink `name`, "dataflow.sink", of another dataflow has published.
+
+    `epoch` is "same" (the epoch of equal start and end), "within" (all epochs inside the reader's interval), `last(n)`
+    (the n newest that end at or before the reader's end) or "latest" (the newest). Which these are is decided once in a
+    run; never by the clock. Epochs that are to exist and are not published are waited for, or, with `missing="skip"`,
+    left out and recorded. `by` and `broadcast` are those of `blocking`. `schema`, a Spark DDL string, are the columns
+    that it must have.
+    """
+    what = f"dataset({name!r})"
+    given: object = name
+    if not isinstance(given, str) or not _DATASET.fullmatch(name):
+        raise Misconfigured.of("dataflow.dataset_malformed", name=shown(given))
+    if last_of(epoch := "last(1)" if epoch == "latest" else epoch) is None and epoch not in (SAME, WITHIN):
+        raise Misconfigured.of("dataflow.dataset_epoch_malformed", what=what, epoch=shown(epoch))
+    if missing not in (WAIT, SKIP):
+        raise Misconfigured.of("dataflow.dataset_missing_malformed", what=what, missing=shown(missing))
+    keys = column_names(what, "by", by)
+    return Exchange(
+        stage=name,
+        kind=ExchangeKind.DATASET,
+        keys=keys,
+        broadcast=broadcast,
+        schema=schema,
+        epoch=epoch,
+        missing=missing,
+    )
+
+
+def last(number: int) -> str:
+    """Name the `number` newest epochs that end at or before the reader's end: `dataset(..., epoch=last(7))`."""
+    if type(number) is not int or number < 1:
+        raise Misconfigured.of("dataflow.dataset_last_malformed", number=shown(number))
+    return f"last({number})"
+
+
+def last_of(epoch: str) -> int | None:
+    """Return how many of the newest epochs a selection names; None where it is another one."""
+    found = _LAST.fullmatch(epoch) if isinstance(epoch, str) else None
+    return None if found is None or not int(found[1]) else int(found[1])
 
 
 def name_of(stage: object) -> str:
@@ -397,37 +478,6 @@ def _inputs_for(given: object) -> str:
     if isinstance(given, Stage | str):
         return f'inputs=[blocking("{name_of(given)}")], or pipelined(...) to read it within one task'
     return "inputs=[pipelined(x)] or inputs=[blocking(x, by=[columns])]"
-
-
-_SINGLE = ("pool", "queue", "priority_weight", "execution_timeout", "spark_conn_id")
-
-
-def task_settings(region: Sequence[Stage]) -> TaskSettings:
-    """Merge the task settings of a region's stages; an unset value conflicts with none. Raises Misconfigured."""
-    single = _merged(
-        (stage, key, getattr(stage.task, key))
-        for stage in region
-        for key in _SINGLE
-        if getattr(stage.task, key) is not None
-    )
-    executor = _merged((stage, key, value) for stage in region for key, value in stage.task.executor_config.items())
-    return TaskSettings(**single, executor_config=executor)
-
-
-def spark_conf(region: Sequence[Stage]) -> dict[str, str]:
-    """Merge the Spark settings of a region's stages, sorted by key. Raises Misconfigured where two conflict."""
-    return dict(sorted(_merged((stage, key, value) for stage in region for key, value in stage.spark.items()).items()))
-
-
-def _merged(settings: Iterable[tuple[Stage, str, Any]]) -> dict[str, Any]:
-    merged: dict[str, tuple[Stage, Any]] = {}
-    for stage, key, value in settings:
-        first, other = merged.setdefault(key, (stage, value))
-        if other != value:
-            raise Misconfigured.of(
-                "dataflow.settings_differ", first=first.name, stage=stage.name, key=key, other=other, value=value
-            )
-    return {key: value for key, (_, value) in merged.items()}
 
 
 def _no_connection(conn_id: str) -> Any:

@@ -138,7 +138,7 @@ def _keys_read(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[tuple[tup
     own = {state.name for state in stage.states}
     for argument, exchange in stage.exchanges.items():
         if exchange.keys and argument not in own:
-            producer = by_name.get(exchange.stage)
+            producer = None if exchange.is_dataset else by_name.get(exchange.stage)
             declared = exchange.schema or (producer.options.get("schema") if producer is not None else None)
             yield exchange.keys, columns_of(declared)
         elif exchange.joins_plan or exchange.pointwise:

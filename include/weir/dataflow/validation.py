@@ -20,16 +20,22 @@ from weir.code.application_rules import application_problems, secrets_of
 from weir.code.sql_rules import is_sql, path_problems
 from weir.dataflow.arguments import problem_of, reference_for, shown
 from weir.dataflow.digest_rule import rule_problems
-from weir.dataflow.graph import find_cycle, group_reads, pipelined_groups, topological_order
+from weir.dataflow.graph import (
+    find_cycle,
+    group_reads,
+    pipelined_groups,
+    spark_conf,
+    task_settings,
+    topological_order,
+)
 from weir.dataflow.quality import Gate
 from weir.dataflow.stage import (
+    SKIP,
     Exchange,
     ExchangeKind,
     Stage,
     StageKind,
     TaskSettings,
-    spark_conf,
-    task_settings,
 )
 from weir.dataflow.state import State, StateKind
 from weir.dataflow.state_rules import divided_problems, state_problems, type_problems, with_state_stages
@@ -69,9 +75,9 @@ def sound_stages(dataflow: str, max_parallelism: int, stages: Sequence[Stage]) -
     refuse(dataflow, (*_name_problems(stages), *_target_problems(stages)))
     by_name = {stage.name: stage for stage in stages}
     refuse(dataflow, (text for stage in stages for text in _input_problems(stage, by_name)))
+    refuse(dataflow, (text for stage in stages for text in _own_datasets(dataflow, stage)))
     reads = {
-        stage.name: [exchange.stage for exchange in stage.exchanges.values() if not exchange.is_previous]
-        for stage in stages
+        stage.name: [exchange.stage for exchange in stage.exchanges.values() if exchange.is_of_run] for stage in stages
     }
     refuse(dataflow, _cycle_problems(reads))
     sized = {stage.name: _with_settings_of_producer(stage, by_name) for stage in stages}
@@ -357,7 +363,10 @@ def _divided_problems(argument: str, exchange: Exchange) -> Iterator[str]:
 
 def _expected_schema_problems(argument: str, exchange: Exchange) -> Iterator[str]:
     schema = exchange.schema
-    if not exchange.is_previous:
+    if exchange.is_dataset:
+        if exchange.missing == SKIP and not schema:
+            yield Message("dataflow.dataset_without_schema", argument=argument, name=exchange.stage)
+    elif not exchange.is_previous:
         if schema:
             yield Message("dataflow.schema_of_other_exchange", argument=argument)
     elif not isinstance(schema, str) or not schema.strip():
@@ -367,6 +376,8 @@ def _expected_schema_problems(argument: str, exchange: Exchange) -> Iterator[str
 def _input_problems(stage: Stage, by_name: dict[str, Stage]) -> Iterator[str]:
     for exchange in stage.exchanges.values():
         producer = by_name.get(exchange.stage)
+        if exchange.is_dataset:
+            continue
         if producer is None:
             known = [each.name for each in by_name.values() if each.kind in _READABLE and each.name != stage.name]
             hint = did_you_mean(exchange.stage, known, _add_it(exchange.stage, known), most=3)
@@ -379,6 +390,12 @@ def _input_problems(stage: Stage, by_name: dict[str, Stage]) -> Iterator[str]:
             yield Message("dataflow.input_is_a_state", stage=stage.name, state=exchange.stage, keeper=keeper)
 
 
+def _own_datasets(dataflow: str, stage: Stage) -> Iterator[str]:
+    for exchange in stage.exchanges.values():
+        if exchange.is_dataset and exchange.stage.partition(".")[0] == dataflow:
+            yield Message("dataflow.dataset_of_itself", stage=stage.name, name=exchange.stage)
+
+
 def _add_it(name: str, known: Sequence[str]) -> str:
     others = f", or read {_listed(known, ' or ')}" if known else ""
     return Message("dataflow.stage_to_be_added", name=name, others=others)
@@ -387,6 +404,10 @@ def _add_it(name: str, known: Sequence[str]) -> str:
 def meeting_problems(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[str]:
     """Yield the conflicts of a stage's exchanges with their producers and with each other."""
     for argument, exchange in stage.exchanges.items():
+        if exchange.is_dataset:
+            if stage.parallelism > 1 and not (exchange.keys or exchange.broadcast):
+                yield _undivided(stage, argument, exchange)
+            continue
         producer = by_name[exchange.stage]
         unequal = producer.parallelism != stage.parallelism
         if exchange.joins_plan and unequal:
@@ -441,7 +462,9 @@ def _ignored_keys(stage: Stage, producer: Stage, exchange: Exchange) -> Iterator
 
 
 def _undivided(stage: Stage, argument: str, exchange: Exchange) -> str:
-    word, more = ("previous", ", schema=...") if exchange.is_previous else ("blocking", "")
+    word, more = exchange.kind.value, ", schema=..." if exchange.is_previous else ""
+    if not (exchange.is_previous or exchange.is_dataset):
+        word = "blocking"
     return Message(
         "dataflow.input_not_divided",
         stage=stage.name,

@@ -209,6 +209,10 @@ class RunState:
     """Regions that have failed finally, or are of an earlier run and never began, and that Airflow calls finished."""
     cleared: frozenset[RegionId] = frozenset()
     """Regions that have ended by the ledger, and that Airflow runs again: a person has cleared them."""
+    published: Mapping[PartitionId, CurrentResult] = field(default_factory=dict)
+    """What other dataflows have published of the epochs that are read, or were: this is current to their readers."""
+    datasets: Mapping[tuple[str, str], tuple[RunRef, ...]] = field(default_factory=dict)
+    """The runs of other dataflows that inputs of the run read, by stage and argument; only of resolved inputs."""
     _valid: dict[PartitionId, bool] = field(default_factory=dict, init=False, compare=False, repr=False)
     _older: dict[tuple[RunRef, str], tuple[PartitionId, ...]] = field(
         default_factory=dict, init=False, compare=False, repr=False
@@ -216,6 +220,7 @@ class RunState:
     _holding: dict[int, bool] = field(default_factory=dict, init=False, compare=False, repr=False)
     _waits: dict[PartitionId, frozenset[RegionId]] = field(default_factory=dict, init=False, compare=False, repr=False)
     _renamed: dict[tuple[RunRef, int], Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _sizes: dict[tuple[RunRef, str, str], int] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     # The shape of the runs
 
@@ -291,6 +296,26 @@ class RunState:
             own = tuple(replace(read, partitions=self._in_run(run, read.partitions)) for read in own)
         return (*own, *(self._of_epoch_before(run, read) for read in topology.previous_inputs(local)))
 
+    def dataset_inputs(self, region: RegionId) -> tuple[InputPartitions, ...]:
+        """Return what `region`, of the own run, reads of other dataflows, as it is published now.
+
+        An input has no partitions until it is resolved.
+        """
+        return tuple(map(self._as_published, self.topology.dataset_inputs(region)))
+
+    def all_inputs(self, region: RegionId) -> tuple[InputPartitions, ...]:
+        """Return all that `region`, of the own run, reads: of its own dataflow, and of others."""
+        return (*self.inputs(region), *self.dataset_inputs(region))
+
+    def _as_published(self, read: InputPartitions) -> InputPartitions:
+        sink, runs = read.producer.partition(".")[2], self.datasets.get((read.stage, read.argument), ())
+        found = (each for each in self.published if each.stage == sink and each.run in runs)
+        return replace(read, partitions=tuple(sorted(found, key=lambda each: (each.run, each.subtask))))
+
+    def input_result(self, partition: PartitionId) -> CurrentResult:
+        """Return the result that a reader of `partition` gets: the current one, or what another dataflow published."""
+        return self.published[partition] if partition in self.published else self.results[partition]
+
     def _of_epoch_before(self, run: RunRef, read: InputPartitions) -> InputPartitions:
         """Return the input with the producer's partitions in the run before, in the layout that is read.
 
@@ -347,6 +372,8 @@ class RunState:
         read = reads.members[0].partition if reads.members else None
         if read is None or read.run in (run, OWN_RUN):
             return True
+        if read.is_of_other_dataflow(self.run):
+            return self._has_size(reads)
         if read.run != self.predecessor_of(run):
             return False
         if read.run not in self.earlier:
@@ -356,6 +383,21 @@ class RunState:
         if not topology.writes(read.stage, read.layout):
             return True
         return len(reads.members) == len(topology.partitions_of(read.stage, read.layout))
+
+    def is_as_published(self, reads: ReadSet) -> bool:
+        """Report whether what was read of a data set is what is published of it now, or is published no more."""
+        return self._has_size(reads) and all(map(self.holds_published, reads.members))
+
+    def _has_size(self, reads: ReadSet) -> bool:
+        return self._published_size(reads.members[0].partition) in (0, len(reads.members))
+
+    def _published_size(self, read: PartitionId) -> int:
+        """Return how many partitions of a data set are published of the epoch that was read; 0 if none is any more."""
+        if not self._sizes:
+            for each in self.published:
+                place = each.run, each.stage, each.layout
+                self._sizes[place] = self._sizes.get(place, 0) + 1
+        return self._sizes.get((read.run, read.stage, read.layout), 0)
 
     def _is_history(self, read: PartitionId) -> bool:
         """Report whether an earlier run was moved to a declaration without what was read of it: it stays as it was.
@@ -427,10 +469,17 @@ class RunState:
 
     def _still_holds(self, read: ReadResult) -> bool:
         run = read.partition.run
+        if read.partition.is_of_other_dataflow(self.run):
+            return self.holds_published(read)
         if run != OWN_RUN and (run not in self.earlier or self._is_history(read.partition)):
             return True
         current = self.results.get(read.partition)
         return current is not None and current.digest == read.digest and self._valid.get(read.partition, False)
+
+    def holds_published(self, read: ReadResult) -> bool:
+        """Report whether what was read of another dataflow is what it has published of that epoch, or has no more."""
+        current = self.published.get(read.partition)
+        return not self._published_size(read.partition) if current is None else current.digest == read.digest
 
     def is_good(self, partition: PartitionId) -> bool:
         """Report whether `partition` is valid and not known to be missing."""

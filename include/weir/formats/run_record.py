@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from weir.topology.ids import Epoch, RunId
+from weir.topology.ids import Epoch, RunId, RunRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,22 @@ class CorrectedSplits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedDataset:
+    """The epochs of a data set of another dataflow that an input reads in a run: `runs`, oldest first.
+
+    `selection` is how the input is declared to choose. `left_out` are epochs that were to exist, and were not
+    published.
+    """
+
+    stage: str
+    argument: str
+    dataset: str
+    selection: str
+    runs: tuple[RunRef, ...]
+    left_out: tuple[Epoch, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """The facts of a run that no manifest has; times are in UTC, ISO 8601.
 
@@ -67,3 +83,5 @@ class RunRecord:
     """What the sources that go on read, by source."""
     corrected: dict[str, CorrectedSplits] = field(default_factory=dict)
     """What sources read that were corrected since they were resolved, by source."""
+    datasets: tuple[RecordedDataset, ...] = ()
+    """What the inputs read of other dataflows, as far as that is resolved."""

@@ -21,12 +21,13 @@ from weir.errors import WeirError
 from weir.execution.partition_state import PartitionState
 from weir.integrity.archives import scrubbed_archives
 from weir.integrity.records import Inconsistency, published_inconsistencies
-from weir.integrity.repair import Repair, repair_runs
+from weir.integrity.repair import repair_runs
 from weir.integrity.source_copies import scrubbed_source_copies
 from weir.integrity.verify import BAD, Pages, VerifiedResult, VerifyOutcome, known_lost, verify_results
 from weir.ledger.database.tables import FailoverRow, ResultRow, RunRow
 from weir.ledger.housekeeping import last_done, note_done
 from weir.recovery.pending_clears import deliver
+from weir.recovery.repair import Repair
 from weir.units import format_size
 
 _HOUR = timedelta(hours=1)

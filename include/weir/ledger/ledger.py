@@ -47,7 +47,7 @@ from weir.ledger.database.revision import (
 from weir.ledger.database.sqlite import sqlite_engine, sqlite_error
 from weir.ledger.database.tables import DataflowRow
 
-HEAD = "1d64df51bce1"
+HEAD = "6de60cd6b2e3"
 """The revision of the tables, which is their fingerprint: a ledger at any other is refused."""
 
 _EXPECTED = "sqlite:////path/ledger.db or postgresql+psycopg2://USER:PASSWORD@HOST/DATABASE"

@@ -1,4 +1,6 @@
-"""Stores publications. Invariant: a version number is assigned once, in a transaction.
+"""Stores publications, and tells readers in other dataflows what these are.
+
+Invariant: a version number is assigned once, in a transaction.
 
 A version that was assigned and is not recorded as complete may still become visible, if its process was suspended.
 The transaction that records it as complete records that its receivers are to be told.
@@ -10,24 +12,29 @@ one of a backfill, or of a catch-up, and somebody knows.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from datetime import datetime
 
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import bindparam, delete, func, select
 from sqlalchemy.orm import Session, defer
 
 from weir.dataflow.notifications import EventKind
 from weir.errors import Conflict
+from weir.execution.partition_state import PartitionState
+from weir.execution.run_state import CurrentResult
 from weir.formats.notification import Subject, deadline_event, published_event
 from weir.formats.paths import pointer_path
 from weir.formats.pointer import Pointer
+from weir.ledger.database.dataset_tables import DatasetEpochRow, DatasetInputRow, UntoldVersionRow
 from weir.ledger.database.outbox_tables import IncidentRow
-from weir.ledger.database.tables import PublicationRow, RunRow
+from weir.ledger.database.tables import PublicationRow, ResultRow, RunRow
 from weir.ledger.leases import clock
 from weir.ledger.outbox import declared_publish_by, tell, tell_incident
+from weir.ledger.reads import readers_of
 from weir.ledger.runs import dataflow_of, epoch_of_run
-from weir.topology.ids import Epoch
+from weir.topology.ids import Epoch, RunRef
+from weir.topology.partitions import PartitionId
 
 _PUBLISHED = select(PublicationRow.id).where(PublicationRow.published_at.is_not(None))
 
@@ -95,6 +102,54 @@ def note_published(session: Session, row: PublicationRow, now: datetime) -> None
     row.published_at = now
     if session.scalar(newer.limit(1)) is None:
         tell_published(session, row, now)
+        note_untold(session, row)
+
+
+def note_untold(session: Session, row: PublicationRow) -> None:
+    """Record that a version is new to readers in other dataflows; who has resolved nothing yet will read it anyway."""
+    dataflow = dataflow_of(row.run)
+    if readers_of(session, row.run, f"{dataflow}.{row.sink}"):
+        session.merge(UntoldVersionRow(run=row.run, sink=row.sink, version=row.version, dataflow=dataflow))
+
+
+def reader_to_come(session: Session, run: RunRow, sink: str) -> str | None:
+    """Return a reader in another dataflow that has yet to read an epoch of a data set; None where none is known.
+
+    That is an open run that reads it, or a dataflow that reads the data set and has not come to this epoch.
+    """
+    dataset = f"{run.dataflow}.{sink}"
+    is_there = RunRow.deleted_at.is_(None) & RunRow.expired_at.is_(None)
+    reading = (
+        select(RunRow.id)
+        .join(DatasetEpochRow, DatasetEpochRow.run == RunRow.id)
+        .where(
+            DatasetEpochRow.of_run == run.id, DatasetEpochRow.dataset == dataset, RunRow.closed_at.is_(None), is_there
+        )
+    )
+    found = session.scalar(reading.order_by(RunRow.id).limit(1))
+    if found is not None:
+        return found
+    newest = (
+        select(RunRow.dataflow)
+        .join(DatasetInputRow, DatasetInputRow.run == RunRow.id)
+        .where(DatasetInputRow.dataset == dataset, is_there)
+        .group_by(RunRow.dataflow)
+        .having(func.max(RunRow.interval_end) < run.interval_end)
+    )
+    return session.scalar(newest.order_by(RunRow.dataflow).limit(1))
+
+
+def untold_versions(session: Session, dataflow: str) -> list[UntoldVersionRow]:
+    """Return the new versions of a dataflow's data sets whose readers have yet to be compared with them."""
+    query = select(UntoldVersionRow).where(UntoldVersionRow.dataflow == dataflow)
+    return list(session.scalars(query.order_by(UntoldVersionRow.run, UntoldVersionRow.sink)))
+
+
+def note_told(session: Session, told: Iterable[UntoldVersionRow]) -> None:
+    """Record that the readers of versions were compared with them, but of one that was published since."""
+    for each in told:
+        is_it = (UntoldVersionRow.run == each.run) & (UntoldVersionRow.sink == each.sink)
+        session.execute(delete(UntoldVersionRow).where(is_it, UntoldVersionRow.version <= each.version))
 
 
 def tell_published(session: Session, row: PublicationRow, now: datetime, *, is_rebuilt: bool = False) -> None:
@@ -128,6 +183,65 @@ def first_published(
         .limit(1)
     )
     return session.scalar(query if until is None else query.where(RunRow.epoch <= until))
+
+
+# For readers of other dataflows
+
+DataSet = tuple[str, str]
+"""A run and the name of one of its sinks."""
+
+
+def readable_versions(session: Session, wanted: Iterable[DataSet]) -> dict[DataSet, PublicationRow]:
+    """Return the newest published version of each of these data sets that is not about to be deleted."""
+    known = set(wanted)
+    if not known:
+        return {}
+    query = (
+        select(PublicationRow)
+        .where(PublicationRow.run.in_({run for run, _ in known}), PublicationRow.sink.in_({sink for _, sink in known}))
+        .where(PublicationRow.published_at.is_not(None), PublicationRow.expiring_at.is_(None))
+        .where(PublicationRow.expired_at.is_(None))
+        .order_by(PublicationRow.version)
+    )
+    return {(row.run, row.sink): row for row in session.scalars(query) if (row.run, row.sink) in known}
+
+
+def published_results(session: Session, wanted: Iterable[DataSet]) -> dict[PartitionId, CurrentResult]:
+    """Return the results that the newest published versions have, whether or not their bytes are there.
+
+    They are current to readers, whatever their run has computed since.
+    """
+    versions = readable_versions(session, wanted)
+    if not versions:
+        return {}
+    folders: dict[str, DataSet] = {folder: key for key, row in versions.items() for folder in row.folders}
+    query = select(ResultRow).where(
+        ResultRow.run.in_({run for run, _ in versions}), ResultRow.stage.in_({sink for _, sink in versions})
+    )
+    found = {}
+    for row in session.scalars(query):
+        if folders.get(row.folder) == (row.run, row.stage):
+            partition = PartitionId(row.stage, row.subtask, row.layout, RunRef(row.run))
+            found[partition] = _as_published(row, partition)
+    return found
+
+
+def _as_published(row: ResultRow, partition: PartitionId) -> CurrentResult:
+    return CurrentResult(
+        partition=partition,
+        result=row.id,
+        attempt=row.attempt,
+        try_number=0,
+        state=PartitionState(row.state),
+        folder=row.folder,
+        manifest_sha256=row.manifest_sha256,
+        digest=row.digest,
+        rows=row.rows,
+        bytes=row.bytes,
+        reads=(),
+        versions=frozenset(row.versions),
+        fault=row.fault,
+    )
 
 
 # Deadlines

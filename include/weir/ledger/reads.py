@@ -1,7 +1,8 @@
-"""Stores the inputs that attempts have read.
+"""Stores the inputs that attempts have read, and the epochs of other dataflows that the inputs of a run name.
 
-Invariant: the partitions of an input are one row, shared by all its readers; so an exchange between p and q subtasks
-costs p + q, as Flink's consumed groups do.
+Invariants: the partitions of an input are one row, shared by all its readers; so an exchange between p and q subtasks
+costs p + q, as Flink's consumed groups do. No row is shared by two dataflows, whose transactions do not exclude each
+other. The epochs of a data set that an input reads are decided once in a run.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 
 from sqlalchemy import bindparam, delete, insert, select
 from sqlalchemy.orm import Session
 
 from weir.execution.run_state import ReadResult, ReadSet
 from weir.formats.manifest import InputRead
+from weir.formats.run_record import RecordedDataset
+from weir.ledger.database.dataset_tables import DatasetEpochRow, DatasetInputRow
 from weir.ledger.database.tables import ConsumptionRow, ReadSetRow, ResultRow, Table
-from weir.topology.ids import AttemptId, Digest, run_ref
+from weir.topology.ids import AttemptId, Digest, RunId, RunRef, run_ref
 from weir.topology.regions import PartitionId
 
 _Key = tuple[str, str, str, str]
@@ -42,8 +46,8 @@ _SETS = select(_SET.id, _SET.members).where(_SET.id.in_(bindparam("names", expan
 _KNOWN_SETS = select(_SET.id).where(_SET.id.in_(bindparam("names", expanding=True)))
 
 
-def record_reads(session: Session, attempt: str, reads: Iterable[InputRead]) -> None:
-    """Record the inputs of `attempt`."""
+def record_reads(session: Session, dataflow: str, attempt: str, reads: Iterable[InputRead]) -> None:
+    """Record the inputs of `attempt`, which is one of `dataflow`."""
     inputs: dict[_Key, list[list[object]]] = defaultdict(list)
     for read in reads:
         inputs[read.argument, read.run, read.stage, read.layout].append([read.subtask, read.attempt, read.digest])
@@ -52,7 +56,7 @@ def record_reads(session: Session, attempt: str, reads: Iterable[InputRead]) -> 
     session.flush()
     for members in inputs.values():
         members.sort(key=str)
-    names = {key: _name_of(members) for key, members in inputs.items()}
+    names = {key: _name_of(members, _sharing(dataflow, key[1])) for key, members in inputs.items()}
     known = set(session.connection().scalars(_KNOWN_SETS, {"names": list(names.values())}))
     new = {name: inputs[key] for key, name in names.items() if name not in known}
     if new:
@@ -69,8 +73,64 @@ def forget_reads(session: Session, attempt: str) -> None:
     session.execute(delete(ConsumptionRow).where(ConsumptionRow.attempt == attempt))
 
 
-def _name_of(members: list[list[object]]) -> str:
-    return hashlib.sha256(json.dumps(members, separators=(",", ":")).encode()).hexdigest()
+def _sharing(dataflow: str, run: str) -> str:
+    """Return who shares the row of what is read of a run: the readers of its own dataflow, or of one other one."""
+    return "" if run.partition("@")[0] == dataflow else dataflow
+
+
+def _name_of(members: list[list[object]], sharing: str) -> str:
+    named = [sharing, members] if sharing else members
+    return hashlib.sha256(json.dumps(named, separators=(",", ":")).encode()).hexdigest()
+
+
+def resolved_inputs(session: Session, run: str) -> list[RecordedDataset]:
+    """Return what the inputs of a run read of other dataflows, as far as that is resolved."""
+    runs: dict[tuple[str, str], list[RunRef]] = defaultdict(list)
+    epochs = select(DatasetEpochRow).where(DatasetEpochRow.run == run).order_by(DatasetEpochRow.of_run)
+    for each in session.scalars(epochs):
+        runs[each.stage, each.argument].append(RunRef(each.of_run))
+    query = select(DatasetInputRow).where(DatasetInputRow.run == run)
+    return [
+        RecordedDataset(
+            stage=row.stage,
+            argument=row.argument,
+            dataset=row.dataset,
+            selection=row.selection,
+            runs=tuple(runs[row.stage, row.argument]),
+            left_out=tuple(row.left_out),
+        )
+        for row in session.scalars(query.order_by(DatasetInputRow.stage, DatasetInputRow.argument))
+    ]
+
+
+def enter_input(session: Session, run: str, found: RecordedDataset, now: datetime) -> None:
+    """Record what an input reads, in the place of what it was resolved to by another selection."""
+    row = session.get(DatasetInputRow, (run, found.stage, found.argument))
+    if row is not None and (row.dataset, row.selection) == (found.dataset, found.selection):
+        return
+    place = (DatasetEpochRow.stage == found.stage) & (DatasetEpochRow.argument == found.argument)
+    session.execute(delete(DatasetEpochRow).where(DatasetEpochRow.run == run, place))
+    row = row or DatasetInputRow(run=run, stage=found.stage, argument=found.argument)
+    row.dataset, row.selection, row.resolved_at = found.dataset, found.selection, now
+    row.left_out = list(found.left_out)
+    session.add(row)
+    session.add_all(
+        DatasetEpochRow(run=run, stage=found.stage, argument=found.argument, of_run=each, dataset=found.dataset)
+        for each in found.runs
+    )
+    session.flush()
+
+
+def forget_inputs(session: Session, run: str) -> None:
+    """Forget what the inputs of a run read of other dataflows: its next begin resolves them anew."""
+    session.execute(delete(DatasetEpochRow).where(DatasetEpochRow.run == run))
+    session.execute(delete(DatasetInputRow).where(DatasetInputRow.run == run))
+
+
+def readers_of(session: Session, run: str, dataset: str) -> list[RunId]:
+    """Return the runs of other dataflows that read an epoch of a data set: that of `run`."""
+    query = select(DatasetEpochRow.run).where(DatasetEpochRow.of_run == run, DatasetEpochRow.dataset == dataset)
+    return [RunId(each) for each in session.scalars(query.distinct().order_by(DatasetEpochRow.run))]
 
 
 def reads_of_current(session: Session, run: str, current: str | None = None) -> dict[str, list[ReadSet]]:

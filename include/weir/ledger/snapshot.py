@@ -6,7 +6,7 @@ Attempts of deleted DagRuns (tries below 1) are history: decisions ignore them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,9 +15,11 @@ from sqlalchemy.orm import Session
 
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState, CurrentResult, EarlierRun, ReadSet, RegionState, RunState
+from weir.formats.run_record import RecordedDataset
 from weir.ledger.attempts import Origin
 from weir.ledger.database.tables import AttemptRow, ConsumptionRow, PendingClearRow, ResultRow, RunRow
-from weir.ledger.reads import read_sets, reads_of_current
+from weir.ledger.publications import published_results
+from weir.ledger.reads import read_sets, reads_of_current, resolved_inputs
 from weir.ledger.runs import Run, run_key, topology_of
 from weir.topology.ids import RunId, RunRef, run_ref
 from weir.topology.regions import PartitionId, RegionId, Topology
@@ -168,9 +170,36 @@ def run_state(
         # The inputs of an open run may have changed since: the run before it is loaded, too.
         is_wanted = any(each <= reaching for each in oldest_open) or any(each < reaching for each in include)
         reaching = found.predecessor if is_wanted and found.topology.reads_previous else None
+    datasets = resolved_inputs(session, run.id) if own.reads_datasets else []
     return RunState(
-        run=RunId(run.id), topology=own, results=results, regions=regions, predecessor=before, earlier=earlier
+        run=RunId(run.id),
+        topology=own,
+        results=results,
+        regions=regions,
+        predecessor=before,
+        earlier=earlier,
+        published=_published(session, run.id, (own, *(each.topology for each in earlier.values())), results, datasets),
+        datasets={(each.stage, each.argument): each.runs for each in datasets},
     )
+
+
+def _published(
+    session: Session,
+    run: str,
+    topologies: Iterable[Topology],
+    results: Mapping[PartitionId, CurrentResult],
+    datasets: Iterable[RecordedDataset],
+) -> dict[PartitionId, CurrentResult]:
+    """Return what other dataflows have published of all that the run is to read, or that any result was made of."""
+    if not any(each.reads_datasets for each in topologies):
+        return {}
+    wanted = {(of, each.dataset.partition(".")[2]) for each in datasets for of in each.runs}
+    for result in results.values():
+        for reads in result.reads:
+            first = reads.members[0].partition if reads.members else None
+            if first is not None and first.is_of_other_dataflow(run):
+                wanted.add((first.run, first.stage))
+    return published_results(session, wanted)
 
 
 @dataclass(frozen=True, slots=True)

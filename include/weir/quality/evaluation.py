@@ -100,7 +100,7 @@ def _enter(
     violated = "; ".join(described(each, each.violated) for each in report.checks if each.violated)
     quarantine_results(session, begun.run.id, begun.attempt.id, results, violated, now)
     if results:
-        record_reads(session, begun.attempt.id, begun.reads)
+        record_reads(session, begun.run.dataflow.name, begun.attempt.id, begun.reads)
     record_losses(session, losses, now)
 
 

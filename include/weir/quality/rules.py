@@ -137,5 +137,5 @@ def _read(dataflow: Dataflow, reader: Stage, names: Collection[str] | None) -> I
             continue
         if exchange.joins_plan:
             yield from _read(dataflow, dataflow.stage(exchange.stage), None)
-        else:
+        elif exchange.is_of_results:
             yield f"{reader.name}.{argument}"

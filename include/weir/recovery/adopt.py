@@ -31,6 +31,7 @@ from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.leases import drop_leases
 from weir.ledger.names import SHOWN
 from weir.ledger.outbox import note_begins_anew
+from weir.ledger.reads import forget_inputs
 from weir.ledger.results import has_results, supersede_all
 from weir.ledger.runs import forget_pin, named_run, run_by_id
 from weir.ledger.snapshot import run_state
@@ -205,6 +206,7 @@ def free_run(session: Session, services: Services, row: RunRow, reason: str) -> 
     fenced = _fence(session, row.id, now)
     results = supersede_all(session, row.id, reason, now)
     forget_splits(session, row.id)
+    forget_inputs(session, row.id)
     owed = _void_clears(session, row.id, f"not needed: {reason}", now)
     forget_pin(session, row.id)
     note_begins_anew(session, row.id)

@@ -96,7 +96,7 @@ class Probed:
 
 def probe_partitions(services: Services, store_id: str, state: RunState, partitions: Iterable[PartitionId]) -> Probed:
     """Probe the store for the current results of `partitions`. Raises Retryable where it does not answer."""
-    references = {reference(state.results[each], state.run): each for each in partitions}
+    references = {reference(state.input_result(each), state.run): each for each in partitions}
     answers = probe(services.store, store_id, list(references))
     manifests = {references[ref]: found for ref, found in answers.items() if isinstance(found, Manifest)}
     losses = {references[ref]: found for ref, found in answers.items() if isinstance(found, Loss)}

@@ -46,6 +46,7 @@ from weir.recovery.rules.staleness import (
     clears_consumers,
     clears_later_epochs,
     of_a_former_epoch,
+    of_older_versions,
     older_than_siblings,
     stale_consumers,
 )
@@ -79,7 +80,7 @@ def reconcile(
         # Also of running consumers, which may have been marked a success manually; one that runs is not cleared.
         due = {**_why_close_again(session, run, state), **stale_consumers(state), **due}
     if clears_later_epochs(state.topology):
-        due = {**of_a_former_epoch(state), **due}
+        due = {**of_older_versions(state), **of_a_former_epoch(state), **due}
     wanted = {region: (state.region(region).newest_try, reason) for region, reason in due.items()}
     add_pending_clears(session, run, wanted, services.now())
     if not is_as_restored:

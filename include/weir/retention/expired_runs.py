@@ -40,6 +40,7 @@ from weir.ledger.database.tables import (
 )
 from weir.ledger.leases import leased
 from weir.ledger.outbox import forget_incidents
+from weir.ledger.reads import forget_inputs
 from weir.ledger.results import transition
 from weir.ledger.sources import forget_copies
 from weir.quality.check_queries import forget_checks
@@ -144,6 +145,7 @@ def _note_expired(session: Session, run: str, reason: str, now: datetime) -> Non
     forget_incidents(session, run)
     forget_checks(session, run)
     forget_copies(session, run)
+    forget_inputs(session, run)
     row.expired_at = now
 
 

@@ -19,7 +19,7 @@ from weir.coordination.services import Services
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.ledger.database.tables import UNSETTLED, PublicationRow, RunRow
 from weir.ledger.deliveries import is_pending
-from weir.ledger.publications import note_published
+from weir.ledger.publications import note_published, reader_to_come
 from weir.ledger.runs import dataflow_of, newest_dataflow_settings
 from weir.retention.deletion_queries import last_event
 from weir.retention.deletion_rules import expired_versions, is_gone
@@ -135,4 +135,6 @@ def _of_sink(
     newest = max((row.version for row in rows if row.published_at is not None), default=0)
     if why.get(newest, _BEGUN) is not _BEGUN and is_pending(session, run.id, rows[0].sink, newest):
         del why[newest]  # its target has still to get it
+    if why.get(newest, _BEGUN) is not _BEGUN and reader_to_come(session, run, rows[0].sink) is not None:
+        del why[newest]
     return [(row, why[row.version]) for row in rows if row.version in why]

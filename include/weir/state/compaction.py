@@ -17,7 +17,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services, attempt_folder, region_folder
-from weir.dataflow.stage import spark_conf
+from weir.dataflow.graph import spark_conf
 from weir.dataflow.state import State, StateKind
 from weir.errors import Internal, Misconfigured
 from weir.execution.partition_state import PartitionState

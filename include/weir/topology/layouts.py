@@ -60,7 +60,7 @@ def declared_layouts(dataflow: Dataflow) -> dict[str, tuple[Layout, ...]]:
         if stage.kind is StageKind.SINK:
             found[stage.name][PLAIN] = None
         for exchange in stage.exchanges.values():
-            if not exchange.joins_plan:
+            if exchange.is_of_results:
                 found[exchange.stage][declared_layout(dataflow, stage.name, exchange)] = None
     return {stage: tuple(layouts) for stage, layouts in found.items()}
 
@@ -102,7 +102,7 @@ def _rereads(dataflow: Dataflow, stage: Stage) -> Mapping[Layout, int]:
     found: dict[Layout, int] = defaultdict(int)
     for reader in dataflow.stages:
         for exchange in reader.exchanges.values():
-            if exchange.stage == stage.name and not exchange.joins_plan and exchange.keys:
+            if exchange.stage == stage.name and exchange.is_of_results and exchange.keys:
                 found[declared_layout(dataflow, reader.name, exchange)] += reader.parallelism - 1
     return found
 

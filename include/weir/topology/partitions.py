@@ -45,6 +45,10 @@ class _InRun:
         """Return the id of its run, seen from the run `own`."""
         return run_of_ref(self.run, own)
 
+    def is_of_other_dataflow(self, own: str) -> bool:
+        """Report whether its run is one of another dataflow than the run `own`, from which it is seen."""
+        return not self.is_of_own_run and self.run.partition("@")[0] != own.partition("@")[0]
+
     def _of_run(self) -> str:
         return "" if self.is_of_own_run else f" of {self.run}"
 

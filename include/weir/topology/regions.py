@@ -19,7 +19,7 @@ from weir.dataflow.state import StateKind
 from weir.errors import Internal
 from weir.topology.key_groups import key_group_range
 from weir.topology.layouts import WrittenLayouts, chosen_of_json, declared_layout, declared_layouts, pinned_json, taken
-from weir.topology.partitions import InputPartitions, Layout, LogicalRegion, PartitionId, RegionId
+from weir.topology.partitions import PLAIN, InputPartitions, Layout, LogicalRegion, PartitionId, RegionId
 
 __all__ = ["InputPartitions", "LogicalRegion", "PartitionId", "RegionId", "Topology"]
 _MAX_JOINED_NAME = 60
@@ -222,6 +222,11 @@ class Topology:
         return any(each.is_previous for stage in self.dataflow.stages for each in stage.exchanges.values())
 
     @cached_property
+    def reads_datasets(self) -> bool:
+        """Report whether any stage reads what another dataflow has published."""
+        return any(each.is_dataset for stage in self.dataflow.stages for each in stage.exchanges.values())
+
+    @cached_property
     def follows_previous(self) -> bool:
         """Report whether a run follows one that is fixed: any stage reads it, or a source goes on from its position."""
         return self.reads_previous or any(stage.goes_on for stage in self.dataflow.stages)
@@ -253,6 +258,19 @@ class Topology:
             for stage in self.stages_of(region.name)
             for argument, exchange in stage.exchanges.items()
             if exchange.is_previous
+        )
+
+    def dataset_inputs(self, region: RegionId) -> tuple[InputPartitions, ...]:
+        """Return the inputs of a region's stages from other dataflows, whose sinks are written plain.
+
+        Their partitions are those of the epochs that the run has resolved them to.
+        """
+        self._expect(region)
+        return tuple(
+            self._read(stage, argument, exchange, region, PLAIN, ())
+            for stage in self.stages_of(region.name)
+            for argument, exchange in stage.exchanges.items()
+            if exchange.is_dataset
         )
 
     def _input(self, stage: Stage, argument: str, exchange: Exchange, region: RegionId) -> InputPartitions:

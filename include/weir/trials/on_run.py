@@ -74,6 +74,7 @@ def opened_on_run(
         read = list(dict.fromkeys(each for one in regions for each in state.inputs_of(one)))
         require_readable(session, state, read)
         claim = claimed(session, services, flow.name, [state.results[each].result for each in read], reader("weir try"))
+    read += [each for one in regions for inputs in state.dataset_inputs(one) for each in inputs.partitions]
     lease = ReadLease(claim)
     try:
         yield _Described(services, declared, scratch, run, pinned, state, regions).trial(read, code, wanted.shown)

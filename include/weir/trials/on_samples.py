@@ -16,7 +16,8 @@ from weir.code.archive import archived, pack, top_level
 from weir.code.generation_rules import short
 from weir.connections import FROM_ENVIRONMENT
 from weir.dataflow import Dataflow, Stage
-from weir.dataflow.stage import Exchange, ResolveContext, StageKind, spark_conf
+from weir.dataflow.graph import spark_conf
+from weir.dataflow.stage import SKIP, Exchange, ResolveContext, StageKind
 from weir.dataflow.state import State, StateKind
 from weir.errors import Misconfigured
 from weir.formats.manifest import OF_RESULT
@@ -113,7 +114,7 @@ def _samples(stage: Stage, folder: Path) -> Iterator[Sample]:
         found = _sample(folder, argument)
         if found is not None:
             yield found
-        elif not (exchange.is_previous and exchange.schema):
+        elif not ((exchange.is_previous or exchange.missing == SKIP) and exchange.schema):
             names = ", ".join(sorted(each.name for each in folder.iterdir())) or "nothing"
             raise Misconfigured.of(
                 "trials.sample_missing", folder=folder, argument=argument, stage=stage.name, names=names

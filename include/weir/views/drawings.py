@@ -119,8 +119,10 @@ def drawing_of(graph: RunGraph) -> Drawing:
     of_stage = {stage.name: region.name for region in graph.regions for stage in region.stages}
     between: dict[tuple[str, str], list[ExchangeEdge]] = {}
     for each in graph.exchanges:
+        if each.kind in (ExchangeKind.PREVIOUS.value, ExchangeKind.DATASET.value):
+            continue
         ends = of_stage[each.producer], of_stage[each.reader]
-        if ends[0] != ends[1] and each.kind != ExchangeKind.PREVIOUS.value:
+        if ends[0] != ends[1]:
             between.setdefault(ends, []).append(each)
     edges = {ends: Edge(nodes[ends[0]], nodes[ends[1]], data=found) for ends, found in between.items()}
     for edge in edges.values():
@@ -222,10 +224,14 @@ def _drawn(
     boxes = {name: _box(vertex.data, vertex.view) for name, vertex in nodes.items()}
     lines = [_line(boxes[ends[0]], boxes[ends[1]], edge) for ends, edge in edges.items()]
     loops: dict[str, list[ExchangeEdge]] = {}
+    inlets: dict[str, list[ExchangeEdge]] = {}
     for each in graph.exchanges:
         if each.kind == ExchangeKind.PREVIOUS.value:
             loops.setdefault(of_stage[each.reader], []).append(each)
+        elif each.kind == ExchangeKind.DATASET.value:
+            inlets.setdefault(of_stage[each.reader], []).append(each)
     lines += [_loop(boxes[name], found) for name, found in loops.items()]
+    lines += [_inlet(boxes[name], found) for name, found in inlets.items()]
     return Drawing(
         width=max(box.x + box.width for box in boxes.values()) + _MARGIN,
         height=max(box.y + box.height for box in boxes.values()) + 2 * _MARGIN,
@@ -301,6 +307,17 @@ def _loop(box: Box, read: list[ExchangeEdge]) -> Line:
         points=" ".join(f"{a:.1f},{b:.1f}" for a, b in points),
         kind=ExchangeKind.PREVIOUS.value,
         label=Label(round(x + box.width * 0.25, 1), round(y + 19, 1), "epoch before", told),
+    )
+
+
+def _inlet(box: Box, read: list[ExchangeEdge]) -> Line:
+    """Draw a line from above into a box that reads what other dataflows publish."""
+    x, y = box.x + box.width * 0.5, box.y
+    told, names = "\n".join(map(_exchange_text, read)), ", ".join(dict.fromkeys(each.producer for each in read))
+    return Line(
+        points=f"{x:.1f},{y - _MARGIN / 2:.1f} {x:.1f},{y:.1f}",
+        kind=ExchangeKind.DATASET.value,
+        label=Label(round(x, 1), round(y - 3, 1), _first(names, _LONGEST_HOW * 2), told),
     )
 
 

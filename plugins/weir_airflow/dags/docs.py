@@ -57,6 +57,7 @@ _KINDS: Final = {
     ExchangeKind.BLOCKING: "blocking",
     ExchangeKind.CACHED: "cached",
     ExchangeKind.PREVIOUS: "previous epoch",
+    ExchangeKind.DATASET: "data set",
 }
 
 _LONGEST_LABEL: Final = 30

@@ -19,10 +19,12 @@ from weir.dataflow import (
     blocking,
     cached,
     callback,
+    dataset,
     digest,
     expectations,
     files,
     keyed_state,
+    last,
     pipelined,
     previous,
     sink,
@@ -118,6 +120,7 @@ def test_a_record_is_written_as_the_golden_file_is():
     task = TaskSettings(pool="x", priority_weight=3, execution_timeout=timedelta(seconds=1.5))
     gates = [expectations("a_whole", when="restored", policy="retry")]
     kept = keyed_state("kept", key="k", schema="k BIGINT", grows=True, quality=gates)
+    zones = dataset("trips.zones", by="k", epoch=last(7), schema="k BIGINT", missing="skip")
     flow = Dataflow(
         "flow",
         [
@@ -129,7 +132,7 @@ def test_a_record_is_written_as_the_golden_file_is():
             Stage("b", "p:b", [blocking("a", pointwise=True)], parallelism=2, digest=rounded, quality=gates),
             Stage("c", "p:c", [cached("b")], parallelism=2),
             Stage("d", "p:d", {"c": cached("c", durable=False), "before": previous("d", by="k", schema="k BIGINT")}, 2),
-            Stage("e", "p:e", {"rows": blocking("d", by="k")}, max_parallelism=4, state=kept),
+            Stage("e", "p:e", {"rows": blocking("d", by="k"), "zones": zones}, max_parallelism=4, state=kept),
             sink("d", "out", to=files("/out", partition="day")),
             sink("e", "all"),
         ],

@@ -380,9 +380,9 @@ def test_to_be_read_by_oneself_alone_is_to_be_read_by_nobody():
     Dataflow("flow", [A, b([pipelined("a")]), other, sink("c", "out")])
 
 
-def test_only_previous_has_a_schema():
+def test_only_what_another_run_has_written_has_a_schema():
     exchange = Exchange("a", ExchangeKind.BLOCKING, schema="k INT")
-    assert "input 'a': only a previous exchange has schema=" in refusal(A, b([exchange]), sink("b", "out"))
+    assert "input 'a': only previous(...) and dataset(...) have schema=" in refusal(A, b([exchange]), sink("b", "out"))
 
 
 def test_a_sink_of_the_epoch_before_cannot_be_read():

@@ -8,7 +8,7 @@ from tests.messages.kinds import of_kind
 from weir.errors import Misconfigured
 from weir.formats.codec import from_json, to_json
 from weir.formats.paths import record_path
-from weir.formats.run_record import CorrectedSplits, RecordedRange, RunRecord
+from weir.formats.run_record import CorrectedSplits, RecordedDataset, RecordedRange, RunRecord
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 RECORD = RunRecord(
@@ -35,6 +35,16 @@ RECORD = RunRecord(
             resolved_at="2013-01-02T00:00:07+00:00",
         )
     },
+    datasets=(
+        RecordedDataset(
+            stage="report",
+            argument="zones",
+            dataset="trips.zones",
+            selection="last(2), skip",
+            runs=("trips@20121231T000000Z",),
+            left_out=("20130101T000000Z",),
+        ),
+    ),
     corrected={"flights": CorrectedSplits(splits=([1],), generation=2, resolved_at="2013-01-03T00:00:07+00:00")},
 )
 

@@ -25,11 +25,12 @@ from weir.environment import opened_services
 from weir.errors import Misconfigured
 from weir.formats.programs import ResultToCheck
 from weir.integrity.content import contents_to_check, with_contents
-from weir.integrity.repair import Repair, repair_runs
+from weir.integrity.repair import repair_runs
 from weir.integrity.states import state_copies, state_inconsistencies
 from weir.integrity.verification import VerifyReport, verify_runs
 from weir.integrity.verify import VerifiedResult
 from weir.ledger.runs import dataflow_of
+from weir.recovery.repair import Repair
 from weir.views.documents import plain
 
 EXIT_BAD = 1

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from weir.code.generation_rules import short
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.dataflow.state import OnReprocess
-from weir.execution.run_state import CurrentResult, ReadResult, RunState
+from weir.execution.run_state import CurrentResult, ReadResult, ReadSet, RunState
 from weir.formats.manifest import digest_version, is_chain
 from weir.topology.ids import OWN_RUN
 from weir.topology.regions import PartitionId, RegionId, Topology
@@ -73,9 +73,31 @@ def of_a_former_epoch(state: RunState) -> dict[RegionId, str]:
         for reads in result.reads if result.partition.is_of_own_run else ():
             read = next((each.partition.run for each in reads.members), OWN_RUN)
             known = state.region(state.producer(result.partition))
-            if read not in (OWN_RUN, state.predecessor) and not (known.is_running or known.has_failed):
+            is_former = read not in (OWN_RUN, state.predecessor) and not _is_published(state, reads)
+            if is_former and not (known.is_running or known.has_failed):
                 now = state.predecessor or "none"
                 found.setdefault(known.region, f"weir: the epoch before is {now} now; {_name_of(result)} read {read}")
+    return found
+
+
+def _is_published(state: RunState, reads: ReadSet) -> bool:
+    return any(each.partition.is_of_other_dataflow(state.run) for each in reads.members)
+
+
+def of_older_versions(state: RunState) -> dict[RegionId, str]:
+    """Return the regions whose current results were made of other versions of data sets than are published now.
+
+    One that is to run again anyway, or has failed for good, needs no clear.
+    """
+    found: dict[RegionId, str] = {}
+    for result in state.results.values() if state.published else ():
+        for reads in result.reads if result.partition.is_of_own_run else ():
+            known = state.region(state.producer(result.partition))
+            changed = _is_published(state, reads) and not state.is_as_published(reads)
+            if changed and not (known.is_running or known.has_failed):
+                of = reads.members[0].partition
+                why = f"weir: {of.stage} of {of.run} has a new version; {_name_of(result)} read another one"
+                found.setdefault(known.region, why)
     return found
 
 

@@ -6,7 +6,7 @@ release it is written out, and each later change is a migration of its own.
 
 from alembic import op
 
-from weir.ledger.database import outbox_tables  # noqa: F401  # its tables are known once it is imported
+from weir.ledger.database import dataset_tables, outbox_tables  # noqa: F401  # tables are known once these are imported
 from weir.ledger.database.tables import Table
 from weir.ledger.ledger import HEAD
 
