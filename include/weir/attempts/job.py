@@ -19,7 +19,7 @@ from weir.dataflow import DigestRule, Stage
 from weir.dataflow.graph import spark_conf
 from weir.dataflow.key_types import key_types, require_equal_key_types
 from weir.dataflow.stage import StageKind
-from weir.dataflow.state_schema import fields_of_ddl, spark_json
+from weir.dataflow.state_schema import fields_of_ddl, json_of_columns, spark_json
 from weir.errors import Misconfigured
 from weir.execution.run_state import RunState
 from weir.formats.manifest import OF_RESULT, OF_STORED_ROWS, InputRead, Manifest, splits_fingerprint
@@ -184,11 +184,11 @@ def _output(services: Services, folder: str, layout: Layout, digest_version: int
 def _input(
     services: Services, state: RunState, read: InputPartitions, manifests: Mapping[PartitionId, Manifest]
 ) -> InputToRead:
-    _require_one_schema(read, manifests)
+    spark_schema, declared = _schemas(read, manifests)
     return InputToRead(
         argument=read.argument,
         layout=read.layout,
-        spark_schema=manifests[read.partitions[0]].spark_schema if read.partitions else "",
+        spark_schema=spark_schema,
         partitions=tuple(
             PartitionToRead(
                 each.stage,
@@ -204,8 +204,22 @@ def _input(
         ),
         key_groups=read.key_groups,
         filter=read.filter,
-        declared_schema=read.schema,
+        declared_schema=declared,
     )
+
+
+def _schemas(read: InputPartitions, manifests: Mapping[PartitionId, Manifest]) -> tuple[str, str]:
+    """Return the schema by which an input is read, and the one that it is compared with.
+
+    Of a data set the declared columns alone are read, which it is known to have.
+    """
+    if not read.partitions:
+        return "", read.schema
+    recorded = manifests[read.partitions[0]].spark_schema
+    if read.is_dataset and read.schema:
+        return json_of_columns(recorded, fields_of_ddl(read.schema)), ""
+    _require_one_schema(read, manifests)
+    return recorded, read.schema
 
 
 def _require_one_schema(read: InputPartitions, manifests: Mapping[PartitionId, Manifest]) -> None:

@@ -182,7 +182,7 @@ def dataset(
     (the n newest that end at or before the reader's end) or "latest" (the newest). Which these are is decided once in a
     run; never by the clock. Epochs that are to exist and are not published are waited for, or, with `missing="skip"`,
     left out and recorded. `by` and `broadcast` are those of `blocking`. `schema`, a Spark DDL string, are the columns
-    that it must have.
+    that are read, which all epochs must have; without it all must have the same.
     """
     what = f"dataset({name!r})"
     given: object = name

@@ -200,6 +200,12 @@ def fields_of_json(spark_schema: str) -> Fields:
     return {each["name"]: Field(each["name"], _kind_of_json(each["type"])) for each in columns}
 
 
+def json_of_columns(spark_schema: str, names: Iterable[str]) -> str:
+    """Return Spark's JSON of some columns of a schema, which has all of them, as it has them."""
+    columns = {each["name"]: each for each in json.loads(spark_schema)["fields"]}
+    return json.dumps({"type": "struct", "fields": [columns[name] for name in names]})
+
+
 def spark_json(fields: Fields) -> str:
     """Write columns as Spark's JSON of a schema, nullable throughout."""
     return json.dumps(_struct(tuple((each.name, each.kind) for each in fields.values())))

@@ -26,6 +26,7 @@ from weir.coordination.services import Services
 from weir.coordination.values import Awaiting
 from weir.dataflow.graph import find_cycle
 from weir.dataflow.stage import SAME, SKIP, WITHIN, Exchange, last_of
+from weir.dataflow.state_schema import ddl_of, fields_of_ddl, fields_of_json
 from weir.errors import Conflict, Fault, Fenced, Loss, Message, Misconfigured, ResultUnavailable
 from weir.execution.cadence import Interval, expected
 from weir.execution.partition_state import PartitionState
@@ -51,9 +52,10 @@ from weir.recovery.inputs import reference
 from weir.recovery.pending_clears import deliver
 from weir.recovery.reconcile import reconcile
 from weir.recovery.repair import RepairOutcome, repair
+from weir.store.catalogue import stored_dataflows
 from weir.store.probe import probe
 from weir.topology.ids import OWN_RUN, RunId, RunRef
-from weir.topology.regions import PartitionId, RegionId
+from weir.topology.regions import InputPartitions, PartitionId, RegionId
 from weir.wording import first_few
 
 Place = tuple[str, str]
@@ -80,6 +82,7 @@ def resolve_datasets(services: Services, registered: Registered) -> Awaiting | N
         chosen = [_chosen(session, run, place, exchange) for place, exchange in unresolved.items()]
     reasons = [each for each in chosen if isinstance(each, str)]
     if reasons:
+        _require_own_ledger(services, unresolved.values(), reasons)
         return _wait(services, registered, reasons)
     with services.ledger.transaction(run.dataflow.name) as session:
         _require_running(session, registered)
@@ -89,6 +92,18 @@ def resolve_datasets(services: Services, registered: Registered) -> Awaiting | N
         session.get_one(RunRow, run.id).is_record_due = True
     write_record(services, run.id)
     return None
+
+
+def _require_own_ledger(services: Services, inputs: Iterable[Exchange], reasons: Sequence[str]) -> None:
+    """Refuse to wait for a dataflow that this ledger does not know, and that has results in the store."""
+    if any(getattr(each, "kind", "") == "recovery.dataset_not_begun" for each in reasons):
+        stored = stored_dataflows(services.store)
+        for each in inputs:
+            dataflow = each.stage.partition(".")[0]
+            with services.ledger.transaction() as session:
+                is_known = session.get(DataflowRow, dataflow) is not None
+            if dataflow in stored and not is_known:
+                raise Misconfigured.of("recovery.dataset_of_other_ledger", name=each.stage, dataflow=dataflow)
 
 
 def _declared(run: Run, region: RegionId) -> dict[Place, Exchange]:
@@ -256,10 +271,37 @@ def with_datasets(
             losses.setdefault(each, _loss(result))
     if losses:
         return _await_anew(services, registered, published, losses, clearer)
+    for read in gathered.state.dataset_inputs(region):
+        _require_columns(read, manifests)
     _note_found(services, (result for each, result in published.items() if each in manifests))
     others = {each: known for each, known in gathered.state.published.items() if (each.run, each.stage) not in wanted}
     state = replace(gathered.state, published={**others, **published})
     return Gathered(state, {**gathered.manifests, **manifests})
+
+
+def _require_columns(read: InputPartitions, manifests: Mapping[PartitionId, Manifest]) -> None:
+    """Require that all epochs have the columns of an input: the declared ones, else those of the newest.
+
+    Raises Misconfigured.
+    """
+    parts = [(part, fields_of_json(found.spark_schema)) for part, found in manifests.items() if _is_of(read, part)]
+    wanted = fields_of_ddl(read.schema) if read.schema else max(parts, key=lambda each: each[0].run)[1] if parts else {}
+    for part, found in parts:
+        have = {each.name: each.kind for each in found.values()}
+        differ = [each for each in wanted.values() if have.get(each.name) != each.kind]
+        if differ or (not read.schema and have.keys() != wanted.keys()):
+            raise Misconfigured.of(
+                "recovery.dataset_columns",
+                name=read.producer,
+                run=part.run,
+                found=ddl_of(found),
+                wanted=ddl_of(wanted),
+                other="as declared" if read.schema else "of another epoch",
+            )
+
+
+def _is_of(read: InputPartitions, part: PartitionId) -> bool:
+    return f"{dataflow_of(part.run)}.{part.stage}" == read.producer
 
 
 def _by_dataflow(wanted: Iterable[DataSet]) -> Iterator[tuple[str, list[DataSet]]]:

@@ -142,6 +142,11 @@ class InputPartitions:
     schema: str = ""
 
     @property
+    def is_dataset(self) -> bool:
+        """Report whether it reads what another dataflow has published: `producer` is "dataflow.sink"."""
+        return "." in self.producer
+
+    @property
     def key_groups(self) -> tuple[int, int] | None:
         """The inclusive range of the key groups of its files that it reads; None if it reads all of them."""
         return self.assigned if self.layout == self.declared else None

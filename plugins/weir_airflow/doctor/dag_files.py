@@ -179,6 +179,14 @@ def _described(declared: Declaration) -> dict[str, Any]:
         "stages": len(declared.flow.stages),
         "tasks": {region.name: region.parallelism for region in topology.regions} | dict.fromkeys(others, 1),
         "group": declared.task_prefix.rstrip("."),
+        "cadence": None if declared.cadence is None else f"{declared.cadence} in {declared.zone}",
+        "sinks": list(topology.sinks),
+        "reads": [
+            {"stage": stage.name, "dataset": each.stage, "epoch": each.epoch}
+            for stage in declared.flow.stages
+            for each in stage.exchanges.values()
+            if each.is_dataset
+        ],
     }
 
 

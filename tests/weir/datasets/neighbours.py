@@ -94,9 +94,10 @@ class NeighbouringAirflow(FakeAirflow):
 class Neighbours:
     """Everything a scenario of several dataflows needs. A clear of one may come from a task of another."""
 
-    def __init__(self, folder, ledger=None):
-        (folder / "store").mkdir()
-        self.store = store_in_memory(folder / "store")
+    def __init__(self, folder, ledger=None, store=None):
+        if store is None:
+            (folder / "store").mkdir()
+        self.store = store or store_in_memory(folder / "store")
         self.ledger = ledger or new_ledger(folder / "ledger.db")
         self.time = datetime(2026, 1, 1, tzinfo=UTC)
         self.services = Services(ledger=self.ledger, store=self.store, now=self.now)

@@ -2,7 +2,7 @@
 
 import pytest
 from sqlalchemy import select
-from tests.weir.datasets.neighbours import HOURLY, reader, trips
+from tests.weir.datasets.neighbours import HOURLY, Neighbours, reader, trips
 
 from weir.dataflow import Dataflow, Stage, blocking, dataset, last, sink
 from weir.ledger.database.tables import RunRow
@@ -173,3 +173,28 @@ def test_a_stage_reads_two_data_sets(town):
     town.run("weather", 1)
     (run,) = town.run("report", 1)
     assert report.state_of(run) == "success"
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [("k BIGINT", None), ("k INT", "not those as declared"), ("k BIGINT, day DATE", "not those as declared")],
+)
+def test_declared_columns_have_to_be_there(town, schema, said):
+    town.add(trips())
+    report = town.add(reader(zones=dataset("trips.zones", schema=schema)))
+    town.run("trips", 1)
+    (run,) = town.run("report", 1)
+    if said is None:
+        assert report.state_of(run) == "success"
+    else:
+        assert said in failed_because(report, run)
+
+
+def test_a_dataflow_of_another_ledger_is_not_waited_for(town, tmp_path):
+    town.add(trips())
+    town.run("trips", 1)
+    (tmp_path / "other").mkdir()
+    other = Neighbours(tmp_path / "other", store=town.store)
+    report = other.add(reader(zones=dataset("trips.zones")))
+    (run,) = other.run("report", 1)
+    assert "published with another ledger" in failed_because(report, run)

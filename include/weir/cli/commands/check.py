@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from weir.cli.documents import AsJson, print_document
+from weir.doctor.datasets import dataset_problems
 from weir.doctor.problems import Problem, answers_about
 from weir.views.documents import plain
 
@@ -87,7 +88,7 @@ def report_of(arguments: Sequence[str], environ: Mapping[str, str] = os.environ)
             report.dataflows += [{"file": answer["file"], **each} for each in answer["dataflows"]]
             report.problems += [Problem.from_json(each) for each in answer["problems"]]
             report.notes += answer["notes"]
-    report.problems += _same_names(report.dataflows)
+    report.problems += [*_same_names(report.dataflows), *dataset_problems(report.dataflows)]
     return report
 
 

@@ -1,0 +1,42 @@
+"""What is wrong between dataflows: data sets that nobody declares, that are read in a cycle, or of other intervals.
+
+Invariant: only dataflows that are declared together are compared; what another one publishes is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from weir.dataflow.graph import find_cycle
+from weir.dataflow.stage import SAME
+from weir.doctor.problems import Problem
+from weir.errors import Message
+
+
+def dataset_problems(dataflows: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+    """Yield the problems of what dataflows read of each other, by the documents that describe them."""
+    known = {each["dataflow"]: each for each in dataflows}
+    for each in dataflows:
+        for read in each["reads"]:
+            producer = known.get(read["dataset"].partition(".")[0])
+            text = None if producer is None else _problem_of(each, read, producer)
+            if text is not None:
+                yield Problem(file=each["file"], dataflow=each["dataflow"], stage=read["stage"], text=text)
+    reads = {name: [read["dataset"].partition(".")[0] for read in each["reads"]] for name, each in known.items()}
+    cycle = find_cycle({name: [one for one in of if one in known] for name, of in reads.items()})
+    if cycle:
+        first = known[cycle[0]]
+        text = Message("recovery.dataset_cycle", cycle=" -> ".join(cycle))
+        yield Problem(file=first["file"], dataflow=cycle[0], text=text)
+
+
+def _problem_of(reader: Mapping[str, Any], read: Mapping[str, str], producer: Mapping[str, Any]) -> str | None:
+    name, sink, cadence = read["dataset"], read["dataset"].partition(".")[2], producer["cadence"]
+    if sink not in producer["sinks"]:
+        return Message("doctor.dataset_not_declared", name=name, file=producer["file"], sinks=producer["sinks"])
+    if read["epoch"] != SAME and cadence is None:
+        return Message("recovery.dataset_without_cadence", name=name, epoch=read["epoch"])
+    if read["epoch"] == SAME and None not in (cadence, reader["cadence"]) and cadence != reader["cadence"]:
+        return Message("doctor.dataset_of_other_cadence", name=name, own=reader["cadence"], other=cadence)
+    return None
