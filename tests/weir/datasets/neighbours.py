@@ -148,11 +148,11 @@ class Neighbours:
             query = select(PublicationRow).where(PublicationRow.run == run, PublicationRow.sink == sink)
             return list(session.scalars(query.order_by(PublicationRow.version)))
 
-    def lose(self, dataflow, stage, day=1, subtask=0):
+    def lose(self, dataflow, stage, day=1, subtask=0, hour=0):
         """Delete the files of the current result of a subtask."""
         with self.ledger.transaction() as session:
             query = select(ResultRow.folder).where(
-                ResultRow.run == f"{dataflow}@201301{day:02d}T000000Z",
+                ResultRow.run == f"{dataflow}@201301{day:02d}T{hour:02d}0000Z",
                 ResultRow.stage == stage,
                 ResultRow.subtask == subtask,
                 ResultRow.is_current,
