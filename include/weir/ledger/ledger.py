@@ -47,7 +47,7 @@ from weir.ledger.database.revision import (
 from weir.ledger.database.sqlite import sqlite_engine, sqlite_error
 from weir.ledger.database.tables import DataflowRow
 
-HEAD = "6de60cd6b2e3"
+HEAD = "00b3be7e2dcd"
 """The revision of the tables, which is their fingerprint: a ledger at any other is refused."""
 
 _EXPECTED = "sqlite:////path/ledger.db or postgresql+psycopg2://USER:PASSWORD@HOST/DATABASE"

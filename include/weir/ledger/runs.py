@@ -66,6 +66,15 @@ _NEWEST_PINNED = (
     .limit(1)
 )
 
+_NEWEST_OF_EACH = select(
+    DataflowRow.name,
+    select(RunRow.pinned)
+    .where(RunRow.dataflow == DataflowRow.name, RunRow.is_pinned)
+    .order_by(RunRow.created_at.desc(), RunRow.epoch.desc())
+    .limit(1)
+    .scalar_subquery(),
+).order_by(DataflowRow.name)
+
 _HAS_RANGE = (
     select(SourceSplitRow.run).where(SourceSplitRow.run == RunRow.id, SourceSplitRow.position.is_not(None)).exists()
 )
@@ -527,6 +536,12 @@ def newest_pinned(session: Session, dataflow: str) -> Mapping[str, Any] | None:
     """Return the pinned dataflow of the newest pinned run; None before the first."""
     pinned: Mapping[str, Any] | None = session.scalar(_NEWEST_PINNED, {"dataflow": dataflow})
     return pinned
+
+
+def newest_dataflows(session: Session) -> dict[str, Topology]:
+    """Return what the newest pinned run of each dataflow declares, by its name; none of one that has yet to begin."""
+    found = session.execute(_NEWEST_OF_EACH).tuples()
+    return {name: topology_of(pinned) for name, pinned in found if pinned is not None}
 
 
 def newest_dataflow_settings(session: Session, dataflow: str, deployed: RetentionSettings) -> RetentionSettings:

@@ -113,6 +113,7 @@ def wait_for(row: AttemptRow, reason: str, registered: Registered) -> Awaiting:
     """Record that an attempt waits, longer each time."""
     seconds = min(FIRST_WAIT * 2**row.waits, LONGEST_WAIT)
     row.state, row.waits, row.error = AttemptState.WAITING.value, min(row.waits + 1, 10), None
+    row.awaited = None
     return Awaiting(seconds, reason, registered.interrupt, registered.attempt.id)
 
 

@@ -79,14 +79,14 @@ def resolve_datasets(services: Services, registered: Registered) -> Awaiting | N
         if not unresolved:
             return None
         _require_no_cycle(session, run)
-        chosen = [_chosen(session, run, place, exchange) for place, exchange in unresolved.items()]
-    reasons = [each for each in chosen if isinstance(each, str)]
+        chosen = [(exchange.stage, _chosen(session, run, place, exchange)) for place, exchange in unresolved.items()]
+    reasons = [(name, found) for name, found in chosen if isinstance(found, str)]
     if reasons:
-        _require_own_ledger(services, unresolved.values(), reasons)
+        _require_own_ledger(services, unresolved.values(), [reason for _, reason in reasons])
         return _wait(services, registered, reasons)
     with services.ledger.transaction(run.dataflow.name) as session:
         _require_running(session, registered)
-        for found in chosen:
+        for _, found in chosen:
             if not isinstance(found, str):
                 enter_input(session, run.id, found, services.now())
         session.get_one(RunRow, run.id).is_record_due = True
@@ -352,7 +352,7 @@ def _await_anew(
     clearer: Clearer,
 ) -> Awaiting:
     """Have the runs that have published it compute what is gone, unless they do, and wait. Raises Misconfigured."""
-    reasons: list[str] = []
+    reasons: list[tuple[str, str]] = []
     by_run: dict[RunId, list[PartitionId]] = defaultdict(list)
     for each in sorted(losses):
         by_run[RunId(each.run)].append(each)
@@ -371,7 +371,7 @@ def _await_anew(
             deliver(services, clearer, dataflow)
         except Misconfigured as error:
             reason = Message("recovery.dataset_not_cleared", run=run, lost=named, dataflow=dataflow, error=error)
-        reasons.append(reason)
+        reasons += [(f"{dataflow}.{sink}", reason) for sink in sorted({each.stage for each in parts})]
     return _wait(services, registered, reasons)
 
 
@@ -388,12 +388,16 @@ def _is_coming(session: Session, run: RunId, lost: Iterable[CurrentResult]) -> b
     return False
 
 
-def _wait(services: Services, registered: Registered, reasons: Sequence[str]) -> Awaiting:
-    reason = reasons[0] if len(reasons) == 1 else "; ".join(dict.fromkeys(reasons))
+def _wait(services: Services, registered: Registered, reasons: Sequence[tuple[str, str]]) -> Awaiting:
+    """Wait for data sets; a reason comes with the name of the data set that it is about."""
+    told = list(dict.fromkeys(reason for _, reason in reasons))
+    reason = told[0] if len(told) == 1 else "; ".join(told)
     with services.ledger.transaction(registered.run.dataflow.name) as session:
         row = _require_running(session, registered)
         drop_leases(session, row.id)
-        return wait_for(row, reason, registered)
+        found = wait_for(row, reason, registered)
+        row.awaited = {of: "; ".join(dict.fromkeys(why for name, why in reasons if name == of)) for of in dict(reasons)}
+        return found
 
 
 def _require_running(session: Session, registered: Registered) -> AttemptRow:

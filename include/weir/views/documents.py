@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from weir.recovery.rules.plan import Plan
 from weir.recovery.rules.standing import Standing
+from weir.topology.regions import RegionId
 
 VERSION: Final = 1
 """Of every document: docs/reference/contracts.md says when it changes."""
@@ -35,6 +36,7 @@ plain.register(Enum, lambda value: value.value)
 plain.register(date, lambda value: value.isoformat())
 plain.register(Decimal, str)
 plain.register(bytes, bytes.hex)
+plain.register(RegionId, str)
 plain.register(Plan, Plan.to_json)  # as it is recorded
 plain.register(Standing, Standing.to_json)
 

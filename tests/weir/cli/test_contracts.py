@@ -14,7 +14,7 @@ from tests.weir.notifications import receiving
 from tests.weir.restoring import aircraft, run_days, second_airflow
 from tests.weir.small_dataflow import Saved, World
 
-from weir.dataflow import Dataflow, callback, sink, source, target
+from weir.dataflow import Dataflow, Stage, callback, dataset, sink, source, target
 from weir.doctor import deployment
 from weir.doctor.examination import Item
 from weir.ledger.housekeeping import ALL, CAUGHT_UP, UPKEEP, note_done
@@ -47,6 +47,9 @@ TYPES = {
     "run": lambda value: isinstance(value, dict) and "pin" in value,
     "graph": lambda value: isinstance(value, dict) and "exchanges" in value,
     "subtask": lambda value: isinstance(value, dict) and "try_number" in value,
+    "dataset": lambda value: isinstance(value, dict) and "is_declared" in value,
+    "version": lambda value: isinstance(value, dict) and "published_at" in value,
+    "waiting": lambda value: isinstance(value, dict) and "reason" in value,
     "null": lambda value: value is None,
 }
 WHOLE = {
@@ -60,6 +63,9 @@ WHOLE = {
     "run",
     "graph",
     "subtask",
+    "dataset",
+    "version",
+    "waiting",
 }
 """The types whose fields are described elsewhere, or are names of the user's."""
 YEAR_2020 = 1_577_836_800
@@ -107,6 +113,22 @@ def restore(world, monkeypatch):
     world.airflow.run_until_quiet()
     yield "restore ladder mine --dry-run"
     yield "restore ladder mine"
+
+
+def datasets(world, monkeypatch):
+    """Readers of a day that is published and of one that is not: one waits for it, one leaves it out."""
+    for name, missing in (("eager", "skip"), ("reader", "wait")):
+        read = {"known": dataset("ladder.known", missing=missing, schema="k BIGINT")}
+        flow = Dataflow(name, [Stage("read", "pipelines.ladder:read", read), sink("read", "out")])
+        airflow = second_airflow(world, flow)
+        run_days(airflow, 2)
+        airflow.dag_run(4)
+        airflow.step(airflow._ready())
+    yield "datasets"
+    yield "datasets ladder.known"
+    yield "datasets --run reader@20130102T000000Z"
+    yield "datasets --run reader@20130104T000000Z"
+    yield "datasets --run eager@20130104T000000Z"
 
 
 def sinks(world, monkeypatch):
@@ -170,7 +192,7 @@ def begin(world, day):
     world.airflow.step(world.airflow._ready())
 
 
-COMMANDS = (dataflows, runs, run, checkpoints, savepoint, restore, sinks, notifications, gc, doctor_)
+COMMANDS = (dataflows, runs, run, checkpoints, savepoint, restore, datasets, sinks, notifications, gc, doctor_)
 
 
 def test_each_table_has_its_command():

@@ -11,6 +11,7 @@ SAID = {
     "runs": "The ledger is empty: no run has begun yet. Unpause or trigger the DAG of a dataflow",
     "results": "no region has committed yet. `weir runs` lists the runs",
     "failovers": "No failover is recorded",
+    "datasets": "no run has begun yet",
     "checkpoints": "none keeps state, or none of its runs is closed",
     "savepoint list": "`weir savepoint create DATAFLOW` makes one",
     "code": "No version is recorded: no region has begun yet",
@@ -23,6 +24,7 @@ NAMING = (
     *("checkpoints trips", "savepoint list trips", "savepoint create trips", "savepoint drop trips 1"),
     *("quality trips", "restore trips 1", "state scan trips s", "state get trips s k", "plan trips@20130101T000000Z"),
     *("why t --run trips", "run adopt trips", "quality show trips"),
+    *("datasets trips.zones", "datasets --run trips@20130101T000000Z"),
     *("code trips", "code same s old new --dataflow trips"),
     *("state sql trips select", "savepoint show trips 1", "verify trips --expectations --checkpoint newest"),
 )

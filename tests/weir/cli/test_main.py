@@ -100,7 +100,7 @@ def test_commands_that_ask_the_ledger_import_their_own_module_and_nothing_slow(d
         "snapshots": ["checkpoints"],
         "advise": ["advise", "ladder"],
         "sinks": ["sinks"],
-        "notifications": ["notifications"],
+        "datasets": ["datasets"],
         "code": ["code"],
         "quality": ["quality"],
         "gc": ["gc", "--dry-run"],

@@ -1,6 +1,6 @@
-"""`weir sinks`: lists the versions that sinks have published into targets, and takes one out again.
+"""`weir sinks`, `weir notifications`: what has got to targets and receivers of that which is published, and what not.
 
-Invariant: only `rollback` changes anything, and that only in the target.
+Invariant: only `weir sinks rollback` changes anything, and that only in the target.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from weir.cli.documents import AsJson, Listing, OnlyDataflow
 from weir.cli.tables import key, number, print_line, size, text, value
 from weir.environment import opened_services
 from weir.ledger.deliveries import dataflow_of_sink
+from weir.views.notifications import receivers_waiting
 from weir.views.sinks import sink_versions
 
 _VERSIONS = "versions"
@@ -64,3 +65,24 @@ def rollback(
         taken = take_out(services, name, sink, chosen)
     for each in taken:
         print_line(f"{each.version}: its {each.version.rows} row(s) are no longer in {each.target}")
+
+
+def notifications(dataflow: OnlyDataflow = None, as_json: AsJson = False) -> None:
+    """List the receivers of notifications that have not got all of them: how many wait, since when, and why.
+
+    Closing tasks and upkeep deliver notifications; this command delivers none.
+    """
+    with opened_services() as services, services.ledger.transaction() as session:
+        found = receivers_waiting(session, dataflow, services.now())
+    _RECEIVERS.show(found, as_json=as_json)
+
+
+_RECEIVERS = Listing(
+    "receivers",
+    (
+        *(key("dataflow"), key("receiver"), number("waiting"), value("oldest", "oldest_at")),
+        *(value("last told", "last_told_at"), value("since", "problem_since"), value("next try", "retry_at")),
+        text("problem"),
+    ),
+    "No notification waits: all receivers have got what they are told.",
+)

@@ -139,9 +139,9 @@ class AttemptRow(Table):
     """One try of one region, ordered by try number.
 
     `max_tries` grows with each clear of the task instance unless it was running; the run's `clear_number` then does.
-    `heard_at` is the time of its last heartbeat, `newest_result` the highest number of a result when it was registered.
-    `failure` is the value of a FailureClass, `failure_cause` that of a FailureCause. `code` is the version of its code,
-    `archive` the fingerprint of the archive that this is imported from, `generation` the task's generation in the run.
+    `heard_at` is that of its last heartbeat, `newest_result` the highest number of a result when it was registered,
+    `failure` the value of a FailureClass, `failure_cause` that of a FailureCause, `code` the version of its code, which
+    is imported from `archive`, `generation` the task's in the run. `awaited` is why it waits for data sets, by name.
     """
 
     __tablename__ = "attempt"
@@ -179,6 +179,7 @@ class AttemptRow(Table):
     archive: Mapped[str | None] = mapped_column(String(64))
     generation: Mapped[int | None]
     newest_result: Mapped[int] = mapped_column(Integer, default=0)
+    awaited: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
 
     @hybrid_property
     def is_of_dag_run(self) -> bool:
@@ -209,8 +210,7 @@ class ResultRow(Table):
 
     `made_from` is a fingerprint of its inputs; `differs_from` the attempt whose result from equal inputs differs;
     `fault` the value of the Fault that was found in it. `deleted_at` is since when its data files are deleted,
-    `verified_at` when all of its bytes were last compared. `versions` are the versions of code that are known to make
-    it.
+    `verified_at` when all of its bytes were last compared. `versions` are those of code that are known to make it.
     """
 
     __tablename__ = "result"
