@@ -129,6 +129,8 @@ def datasets(world, monkeypatch):
     yield "datasets --run reader@20130102T000000Z"
     yield "datasets --run reader@20130104T000000Z"
     yield "datasets --run eager@20130104T000000Z"
+    yield "datasets --lineage"
+    yield "datasets ladder.known --lineage"
 
 
 def sinks(world, monkeypatch):

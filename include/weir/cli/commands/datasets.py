@@ -23,6 +23,7 @@ from weir.views.datasets import (
     dataset_views,
     inputs_of_run,
 )
+from weir.views.lineage import Lineage, lineage_of
 
 DIGEST = 12
 """How many characters of a digest are shown."""
@@ -36,15 +37,21 @@ def datasets(
         str | None, typer.Argument(metavar="[DATASET]", help="DATAFLOW.SINK: its epochs.", show_default=False)
     ] = None,
     run: Annotated[str | None, typer.Option("--run", help="What the inputs of this run read.")] = None,
+    lineage: Annotated[
+        bool, typer.Option("--lineage", help="What it, or a dataflow, is made of, and what is made of it.")
+    ] = False,
     limit: Annotated[int, typer.Option(min=1, max=MOST, help="How many of its newest epochs.")] = NEWEST,
     as_json: AsJson = False,
 ) -> None:
     """Show data sets: who publishes them, who reads which epochs of them, and what waits for them.
 
     Of one data set its epochs are shown with the runs that have read them; of a run what each of its inputs reads.
+    --lineage goes over dataflows to any depth, in both directions, as their newest runs declare it.
     """
     with opened_services() as services, services.ledger.transaction() as session:
-        if run is not None:
+        if lineage:
+            _print_lineage(lineage_of(session, name), as_json=as_json)
+        elif run is not None:
             _print_inputs(inputs_of_run(session, run, name), as_json=as_json)
         elif name is not None:
             _print_details(dataset_details(session, name, limit), as_json=as_json)
@@ -80,6 +87,13 @@ def _print_inputs(found: RunInputs, *, as_json: bool) -> None:
             print_line(f"{task.region} has been {task.reason}, since {at(task.since)}")
 
 
+def _print_lineage(found: Lineage, *, as_json: bool) -> None:
+    if as_json:
+        print_document(lineage=found)
+    else:
+        _LINEAGE.show(found.nodes, as_json=False)
+
+
 def _print_waiting(found: DatasetView) -> None:
     for each in found.waiting:
         print_line(f"{each.run}: {each.region} has been {each.reason}, since {at(each.since)}")
@@ -106,6 +120,17 @@ _DATASETS = Listing(
         text("publisher", _producer),
         text("readers", _readers),
         number("waiting", lambda each: len(each.waiting)),
+    ),
+    f"The ledger is empty: {NO_RUN}.",
+)
+
+_LINEAGE = Listing(
+    "nodes",
+    (
+        key("data set", "name"),
+        number("distance", form=""),
+        value("dataflow"),
+        text("made of", lambda each: ", ".join(each.made_of)),
     ),
     f"The ledger is empty: {NO_RUN}.",
 )

@@ -1,0 +1,93 @@
+"""Lineage of data sets: what they are made of and what is made of them, over any number of dataflows."""
+
+import pytest
+from tests.messages.kinds import of_kind
+from tests.weir.counting import counting
+from tests.weir.datasets.neighbours import Neighbours, reader, trips
+
+from weir.dataflow import Dataflow, Stage, blocking, dataset, keyed_state, sink, source
+from weir.errors import Misconfigured
+from weir.views.lineage import lineage_of
+
+
+@pytest.fixture
+def town(tmp_path):
+    """Trips into a report, that into a summary and into a copy; the weather is read by the summary, too."""
+    town = Neighbours(tmp_path)
+    town.add(trips())
+    town.add(reader(zones=dataset("trips.zones")))
+    town.add(Dataflow("weather", [source("sky", "pipelines.weather:sky"), sink("sky", "rain")]))
+    town.add(reader("summary", report=dataset("report.out"), rain=dataset("weather.rain")))
+    town.add(reader("copy", report=dataset("report.out")))
+    for name in town.airflows:
+        town.run(name, 1)
+    return town
+
+
+def found(town, name=None):
+    with town.ledger.transaction() as session:
+        return {each.name: (each.distance, each.made_of) for each in lineage_of(session, name).nodes}
+
+
+def test_it_goes_to_any_depth_in_both_directions(town):
+    assert found(town, "report.out") == {
+        "trips.zones": (-1, ()),
+        "report.out": (0, ("trips.zones",)),
+        "copy.out": (1, ("report.out",)),
+        "summary.out": (1, ("report.out",)),
+    }
+    assert {name: distance for name, (distance, _) in found(town, "trips.zones").items()} == {
+        "trips.zones": 0,
+        "report.out": 1,
+        "copy.out": 2,
+        "summary.out": 2,
+    }
+    assert {name: distance for name, (distance, _) in found(town, "summary").items()} == {
+        "trips.zones": -2,
+        "report.out": -1,
+        "weather.rain": -1,
+        "summary.out": 0,
+    }
+
+
+def test_all_data_sets_are_in_the_order_of_the_data(town):
+    assert list(found(town)) == ["trips.zones", "weather.rain", "report.out", "copy.out", "summary.out"]
+    assert found(town)["summary.out"] == (2, ("report.out", "weather.rain"))
+
+
+def test_a_data_set_is_made_of_what_the_stages_before_its_sink_read(town):
+    halves = Dataflow(
+        "halves",
+        [
+            Stage("left", "pipelines.halves:left", {"x": dataset("trips.zones")}),
+            Stage("right", "pipelines.halves:right", {"x": dataset("weather.rain")}),
+            Stage(
+                "kept", "pipelines.halves:kept", [blocking("right")], state=[keyed_state("h", key="k", schema="k INT")]
+            ),
+            sink("left", "one"),
+            sink("kept", "other"),
+        ],
+    )
+    town.add(halves)
+    town.run("halves", 1)
+    assert found(town, "halves.one") == {"trips.zones": (-1, ()), "halves.one": (0, ("trips.zones",))}
+    assert found(town, "halves.other") == {"weather.rain": (-1, ()), "halves.other": (0, ("weather.rain",))}
+
+
+def test_the_newest_runs_tell(town):
+    town.add(reader("copy", rain=dataset("weather.rain")))
+    town.airflows["copy"].dag_run(2)
+    town.go_on()
+    assert "copy.out" not in found(town, "trips.zones")
+    assert found(town, "weather.rain")["copy.out"] == (1, ("weather.rain",))
+
+
+def test_what_there_is_not_is_refused(town):
+    with pytest.raises(Misconfigured, check=of_kind("views.dataset_unknown", name="trips.zone")):
+        found(town, "trips.zone")
+
+
+def test_it_is_one_statement(town):
+    with counting() as asked:
+        found(town)
+    assert [number for statement, number in asked.statements.items() if "SELECT" in statement] == [1]
