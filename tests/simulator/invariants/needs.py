@@ -15,8 +15,8 @@ from tests.simulator.invariants.sources import copied_by
 
 from weir.dataflow.retention import RetentionPolicy
 from weir.execution.run_state import CLOSE
-from weir.formats.manifest import RELEASED_NOTE
-from weir.formats.paths import MANIFEST, SOURCE_COPY, folder_of, manifest_path, name_of
+from weir.formats.manifest import COPY_NAME, RELEASED_NOTE
+from weir.formats.paths import COPY, MANIFEST, SOURCE_COPY, folder_of, manifest_path, name_of
 from weir.ledger.runs import dataflow_of, epoch_of_run
 from weir.topology.regions import RegionId, Topology
 from weir.units import time_from_text
@@ -33,6 +33,7 @@ DAY: Final = timedelta(days=1)
 USUAL_KEEP: Final = "2 runs"
 USUAL_KEEP_FAILED: Final = "14 days"
 COMMITTED: Final = ("committed", "adopted")
+LIVE: Final = ("running", "waiting")
 
 
 def no_needed_result_is_released(history: History) -> Iterator[str]:
@@ -144,7 +145,7 @@ def unknown_files(history: History) -> Iterator[str]:
         dataflow, _, rest = path.partition("/")
         is_known = folder in there or not compactions.isdisjoint(folder.split("/"))
         is_known |= dataflow not in begun or f"{dataflow}@{rest.partition('/')[0]}" in deleted
-        is_known |= is_copied(history, folder)
+        is_known |= is_copied(history, folder) or _may_be_resumed(history, folder)
         if name.startswith("part-") and not is_known and is_in_use(history, path) is None:
             yield f"{path} is left"
 
@@ -157,6 +158,21 @@ def is_copied(history: History, folder: str) -> bool:
     return copied_by(history, _run_of(folder), source, int(subtask)) == attempt
 
 
+def _may_be_resumed(history: History, folder: str) -> bool:
+    """Report whether a retry may resume from a copy: the newest of a run that is not over, or one of a running task."""
+    above, _, id_ = folder.rpartition("/")
+    made, run = history.ledger.attempts.get(id_), _run_of(folder)
+    if made is None or f"/{COPY}/" not in folder or f"{folder}/{COPY_NAME}" not in history.files:
+        return False
+    of_task = (each for each in history.ledger.attempts.values() if each.run_region == made.run_region)
+    if any(each.state in LIVE and not _is_silent(history, each) for each in of_task):
+        return True
+    whole = (folder_of(path) for path in history.files if path.startswith(f"{above}/") and name_of(path) == COPY_NAME)
+    known = [found for each in whole if (found := history.ledger.attempts.get(name_of(each)))]
+    is_newest = made.try_number == max(each.try_number for each in known)
+    return is_newest and not _is_over(history, run) and not _is_given_up(history, run)
+
+
 def _run_of(folder: str) -> str:
     return "@".join(folder.split("/")[:2])
 
@@ -165,7 +181,7 @@ def is_in_use(history: History, path: str) -> str | None:
     """Return why a file must not be deleted now."""
     folder, _, name = path.rpartition("/")
     attempt = history.ledger.attempts.get(name_of(folder))
-    if attempt is not None and attempt.state in ("running", "waiting") and not _is_silent(history, attempt):
+    if attempt is not None and attempt.state in LIVE and not _is_silent(history, attempt):
         return f"{attempt.id} is running"
     if is_copied(history, folder) and not is_gone(history, _run_of(folder)):
         return "a source has given it"
