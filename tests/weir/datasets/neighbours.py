@@ -129,7 +129,7 @@ class Neighbours:
             for airflow in self.airflows.values():
                 airflow.time = self.now()
                 for task in list(airflow.tasks.values()):
-                    if task.state == "up_for_reschedule":
+                    if task.state in ("up_for_reschedule", "up_for_retry"):
                         task.not_before = None
                 self._run(airflow)
 
