@@ -107,6 +107,11 @@ class LedgerBehind(Retryable):
     `weir ledger rebuild` has it catch up with the store.
     """
 
+    @property
+    def dataflow(self) -> str:
+        """The dataflow whose commits are lost: one that reads another's data sets may find it out of that one."""
+        return str(self.args[0].names["dataflow"])
+
 
 class DiskFull(Retryable):
     """A disk is full: free space on it. The caller removes what it has partly written; the task retries by itself."""

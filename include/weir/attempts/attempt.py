@@ -59,7 +59,7 @@ def run_attempt(
     settle(task, dataflow, CLEARS)
     described = request()
     engine.prepare()
-    outcome = ready_outcome(task, dataflow, lambda: _begin(task, engine, described))
+    outcome = ready_outcome(task, lambda: _begin(task, engine, described))
     match outcome:
         case Begun():
             try_to_have_run_closed(task, described)

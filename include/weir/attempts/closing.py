@@ -37,7 +37,7 @@ def run_close(
             try_to_note_wait(task, described, found)
         return found
 
-    outcome = ready_outcome(task, dataflow, begin)
+    outcome = ready_outcome(task, begin)
     if not isinstance(outcome, Published):
         return end_without_result(task, described.key, outcome)
     for sink in outcome.versions:

@@ -66,25 +66,25 @@ def try_to_have_run_closed(task: TaskPorts, request: BeginRequest) -> None:
         task.log(f"It is not known whether {item.task_id} will run after this task: {error}")
 
 
-def ready_outcome(task: TaskPorts, dataflow: str, begin: Callable[[], T | Awaiting]) -> T:
+def ready_outcome(task: TaskPorts, begin: Callable[[], T | Awaiting]) -> T:
     """Begin until the outcome is not `Awaiting`, and wait in between.
 
     A ledger that has lost commits catches up with the store first.
     """
     while True:
-        outcome = _begun(task, dataflow, begin)
+        outcome = _begun(task, begin)
         if not isinstance(outcome, Awaiting):
             return outcome
         task.wait(outcome)
 
 
-def _begun(task: TaskPorts, dataflow: str, begin: Callable[[], T]) -> T:
+def _begun(task: TaskPorts, begin: Callable[[], T]) -> T:
     for _ in range(CATCHES_UP):
         try:
             return begin()
         except LedgerBehind as behind:
             task.log(str(behind))
-            task.log(task.settling.catch_up(dataflow))
+            task.log(task.settling.catch_up(behind.dataflow))
     return begin()
 
 

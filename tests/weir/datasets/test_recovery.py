@@ -4,7 +4,6 @@ import pytest
 from tests.weir.datasets.neighbours import reader, trips
 
 from weir.dataflow import dataset, last
-from weir.ledger.outbox import NotificationRow  # noqa: F401
 from weir.recovery.datasets import tell_readers
 
 
@@ -185,3 +184,13 @@ def test_a_file_that_is_lost_while_it_is_read_is_made_again(read):
     assert report.state_of("scheduled__2013-01-03") == "success"
     assert ("trips", 3, "by_zone-zones[0]") in run_since(read, before)
     assert flow.state_of("scheduled__2013-01-03") == "success"
+
+
+def test_a_reader_has_the_ledger_of_the_producer_catch_up(town):
+    town.add(trips())
+    report = town.add(reader(zones=dataset("trips.zones")))
+    town.run("trips", 1)
+    town.ledger.behind("trips", "a replica was promoted")
+    (run,) = town.run("report", 1)
+    assert report.state_of(run) == "success"
+    assert report.task(run, "read").try_number == 1
