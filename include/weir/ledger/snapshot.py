@@ -20,7 +20,7 @@ from weir.ledger.attempts import Origin
 from weir.ledger.database.tables import AttemptRow, ConsumptionRow, PendingClearRow, ResultRow, RunRow
 from weir.ledger.publications import published_results
 from weir.ledger.reads import read_sets, reads_of_current, resolved_inputs
-from weir.ledger.runs import Run, run_key, topology_of
+from weir.ledger.runs import Run, dataflow_of, run_key, topology_of
 from weir.topology.ids import RunId, RunRef, run_ref
 from weir.topology.regions import PartitionId, RegionId, Topology
 
@@ -122,7 +122,9 @@ _SETS_READ = select(ConsumptionRow.read_set).where(_IS_READER).distinct()
 _LATER_READERS = (
     select(_ATTEMPT.run, _ATTEMPT.region, _ATTEMPT.subtask, ConsumptionRow.read_set)
     .join(ConsumptionRow, ConsumptionRow.attempt == _ATTEMPT.id)
-    .where(_IS_READER, _ATTEMPT.run != bindparam("run"), _HAS_CURRENT_RESULTS)
+    .join(RunRow, RunRow.id == _ATTEMPT.run)
+    .where(_IS_READER, _ATTEMPT.run != bindparam("run"), RunRow.dataflow == bindparam("dataflow"))
+    .where(_HAS_CURRENT_RESULTS)
     .order_by(_ATTEMPT.run, _ATTEMPT.try_number, ConsumptionRow.argument)
 )
 _NEXT_RUN = select(RunRow.id, RunRow.pinned).where(
@@ -327,9 +329,13 @@ def layouts_read_of(session: Session, run: str, stage: str) -> set[str]:
 
 
 def readers_in_other_runs(session: Session, run: str, stage: str, layout: str) -> list[LaterReader]:
-    """Return the regions of other runs whose current results were made of `run`; oldest epoch first."""
+    """Return the regions of other runs of its dataflow whose current results were made of `run`; oldest epoch first.
+
+    Those of other dataflows have read what is published of it, which is another question.
+    """
     session.flush()
-    rows = session.connection().execute(_LATER_READERS, {"run": run, "stage": stage, "layout": layout})
+    place = {"run": run, "stage": stage, "layout": layout, "dataflow": dataflow_of(run)}
+    rows = session.connection().execute(_LATER_READERS, place)
     return [LaterReader(of, RegionId(name, subtask), read_set) for of, name, subtask, read_set in rows]
 
 

@@ -4,6 +4,7 @@ import pytest
 from tests.weir.datasets.neighbours import reader, trips
 
 from weir.dataflow import dataset, last
+from weir.ledger.database.tables import RunRow
 from weir.recovery.datasets import tell_readers
 
 
@@ -84,6 +85,21 @@ def test_other_content_reruns_exactly_what_was_made_of_it(read):
         ("report", 2, "weir_close[0]"),
     }
     assert len(read.versions("report", "out", day=2)) == 2
+
+
+def test_what_is_not_published_yet_is_no_news_to_readers(read):
+    """A sink's region has committed other rows: its run is followed by others, and its closing task is to come."""
+    before = executed(read)
+    flow, report = read.airflows["trips"], read.airflows["report"]
+    read.content["trips"]["raw"] = "other"
+    flow.clear_run_by_hand("scheduled__2013-01-02")
+    while (ready := flow._ready()).key.task_id != "weir_close":
+        flow.step(ready)
+    report.deliver_clears("report")
+    report.run_until_quiet()
+    with read.ledger.transaction() as session:
+        assert session.get_one(RunRow, "report@20130102T000000Z").closed_at is not None
+    assert {key[0] for key in run_since(read, before)} == {"trips"}
 
 
 def test_readers_of_several_days_run_again_for_each_day_that_has_read_it(town):
