@@ -1,4 +1,7 @@
-"""`weir plan`: which regions would run again. Invariant: without --apply it changes nothing."""
+"""`weir plan`: which regions would run again of a run, or of what has read a data set.
+
+Invariant: without --apply it changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,15 @@ from weir.code.generation_rules import RepairCode
 from weir.coordination.services import Services
 from weir.environment import opened_services
 from weir.errors import Misconfigured
+from weir.recovery.dataset_plans import plans_if_changed
 from weir.recovery.questions import Question, apply_answer
 from weir.recovery.run_plans import RunPlan, have_go_on, plan_of
 
 
 def plan(
-    run: Annotated[str, typer.Argument(help="A run: DATAFLOW@EPOCH, or Airflow's run id.", show_default=False)],
+    run: Annotated[
+        str | None, typer.Argument(help="A run: DATAFLOW@EPOCH, or Airflow's run id.", show_default=False)
+    ] = None,
     fail: Annotated[str | None, typer.Option(help="The task that fails, like joined[1].")] = None,
     lost: Annotated[list[str] | None, typer.Option(help="A result that is lost, like clean[0].")] = None,
     code: Annotated[
@@ -29,9 +35,25 @@ def plan(
     ] = RepairCode.AS_IT_WAS,
     apply: Annotated[bool, typer.Option("--apply", help="Apply the plan.")] = False,
     svg: Annotated[Path | None, typer.Option("--svg", help="Also write a drawing of the run to this file.")] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="In place of a run: the data set DATAFLOW.SINK, and what reads it.")
+    ] = None,
+    epoch: Annotated[str | None, typer.Option(help="With --dataset: its epoch, or the day of it.")] = None,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="With --dataset: it is assumed that other rows are published.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what would run again in a run, now or after a failure or a loss."""
+    """Show what would run again in a run, now or after a failure or a loss; or in other dataflows after a change.
+
+    With --dataset, --epoch and --changed it plans each run that has read that epoch, or what was made of it.
+    """
+    of_run = bool(run or fail or lost or svg or apply or code is not RepairCode.AS_IT_WAS)
+    if dataset and epoch and changed and not of_run:
+        _plan_readers(dataset, epoch, as_json=as_json)
+        return
+    if run is None or dataset or epoch or changed:
+        raise Misconfigured.of("cli.plan_of_what")
     if apply and fail is not None:
         raise Misconfigured.of("cli.task_has_not_failed", fail=fail)
     with opened_services() as services:
@@ -45,6 +67,18 @@ def plan(
             is_done = standing is None and not owed
             said = "Nothing to do." if is_done else _settle(services, planned, owed)
             print_line(said, Console(stderr=as_json))
+
+
+def _plan_readers(dataset: str, epoch: str, *, as_json: bool) -> None:
+    with opened_services() as services:
+        found = plans_if_changed(services, dataset, epoch)
+    if as_json:
+        print_document(dataset=found.dataset, run=found.run, plans=found.plans)
+        return
+    if not found.plans:
+        print_line(f"Nothing of another dataflow was made of {dataset} of {found.run}: nothing would run again.")
+    for each in found.plans:
+        print_plan(each)
 
 
 def _print(planned: RunPlan, *, as_json: bool) -> None:
