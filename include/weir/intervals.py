@@ -1,4 +1,4 @@
-"""The data interval of a run in UTC and in the time zone of its schedule, and the names of time zones.
+"""The data interval of a run in UTC and in the time zone of its schedule, its partition, and the names of time zones.
 
 Invariant: an interval without length has a start; who asks for its end is refused, since no row lies in between.
 """
@@ -61,6 +61,24 @@ def time_zone(name: str) -> tzinfo:
         return UTC if name == "UTC" else ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise Misconfigured.of("intervals.zone_unknown", name=name, error=error) from error
+
+
+def start_of_partition(key: str | None, date: datetime | None, zone: str) -> datetime | None:
+    """Return the start, in UTC, of a partition of Airflow's, by its key and date; None where neither tells one.
+
+    A key with an offset, as an epoch has it, names an instant. For any other the date counts, which a mapper of
+    partitions has found; else the key is a date or a time in the zone. Raises Misconfigured for an unknown zone.
+    """
+    try:
+        named = None if key is None else datetime.fromisoformat(key)
+    except ValueError:
+        named = None
+    if named is None or named.tzinfo is None:
+        named = date or (named and named.replace(tzinfo=time_zone(zone)))
+    try:
+        return None if named is None else named.astimezone(UTC)
+    except OverflowError:
+        return None
 
 
 def offset_name(offset: timedelta | None) -> str:

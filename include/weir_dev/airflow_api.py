@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from weir.coordination.airflow_client import AirflowClient, path_of
 from weir.errors import Retryable
+from weir.intervals import start_of_partition
 
 _ATTEMPTS = 20
 """How often an idempotent request is sent."""
@@ -32,7 +34,7 @@ class TaskInstance:
 
 @dataclass(frozen=True, slots=True)
 class DagRun:
-    """A DagRun; `start` is that of its data interval, ISO 8601."""
+    """A DagRun; `start` is that of its data interval or of its partition, ISO 8601."""
 
     run_id: str
     state: str
@@ -72,7 +74,7 @@ class AirflowApi(AirflowClient):
     def runs(self, dag_id: str) -> list[DagRun]:
         """Return all runs of the DAG (at most 100), by data interval."""
         found = self.ask("GET", _dags(dag_id, "dagRuns"), limit=_PAGE)["dag_runs"]
-        runs = [DagRun(run["dag_run_id"], run["state"], run["data_interval_start"] or "") for run in found]
+        runs = [DagRun(run["dag_run_id"], run["state"], _start(run)) for run in found]
         return sorted(runs, key=lambda run: run.start)
 
     def task_instances(self, dag_id: str, run_id: str = "~") -> list[TaskInstance]:
@@ -108,6 +110,11 @@ class AirflowApi(AirflowClient):
         }
         answer = self.ask("POST", _dags(dag_id, "clearTaskInstances"), body)
         return [_task_instance(one) for one in answer["task_instances"]]
+
+
+def _start(run: dict[str, Any]) -> str:
+    start = run["data_interval_start"] or start_of_partition(run["partition_key"], None, "UTC")
+    return start.isoformat() if isinstance(start, datetime) else start or ""
 
 
 def _dags(*segments: str) -> str:

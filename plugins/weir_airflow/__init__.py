@@ -7,6 +7,7 @@ imported when they are used.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from weir_airflow.assets import on_dataset
     from weir_airflow.dag import dataflow_dag, dataflow_group, stage_task
     from weir_airflow.tasks.maintenance_operators import WeirRestoreOperator, WeirSavepointOperator, WeirVerifyOperator
 
@@ -16,6 +17,7 @@ __all__ = [
     "WeirVerifyOperator",
     "dataflow_dag",
     "dataflow_group",
+    "on_dataset",
     "stage_task",
 ]
 
@@ -27,6 +29,6 @@ def __getattr__(name: str) -> Any:
         from weir_airflow.tasks import maintenance_operators  # noqa: PLC0415  see above
 
         return getattr(maintenance_operators, name)
-    from weir_airflow import dag  # noqa: PLC0415  see above
+    from weir_airflow import assets, dag  # noqa: PLC0415  see above
 
-    return getattr(dag, name)
+    return getattr(assets if name == "on_dataset" else dag, name)

@@ -32,7 +32,9 @@ from weir_airflow.dags.docs import (
 )
 from weir_airflow.dags.schedule import (
     cadence_of,
+    declared_cadence,
     has_intervals,
+    is_partitioned,
     is_without_schedule,
     require_dates,
     schedule_name,
@@ -77,6 +79,7 @@ def dataflow_dag(
     flow: Dataflow,
     *,
     schedule: Any = None,
+    cadence: str | timedelta | None = None,
     start_date: datetime | None = None,
     dag_id: str | None = None,
     retries: int | None = None,
@@ -92,7 +95,9 @@ def dataflow_dag(
 ) -> DAG:
     """Build the DAG that runs `flow`, one run an epoch.
 
-    A cron string or preset gives every run its data interval, the epoch. `retries` and `retry_delay` keep their
+    A cron string or preset gives every run its data interval, the epoch. With `on_dataset(...)` for the schedule, or
+    other assets with partition keys, data sets start the runs: the epoch begins at the key, and `cadence`, a cron
+    string in the zone of the start date or a timedelta, says how long it is. `retries` and `retry_delay` keep their
     meaning: that many restarts of a task, that far apart. `restart` is a strategy, or options under Flink's names;
     without them the deployment's or Weir's default holds. `retry_policy` may override the decision about an
     application's failure, after it has been booked. `failure_enrichers` are functions, "module:function", that label
@@ -111,8 +116,9 @@ def dataflow_dag(
     arguments = dict(default_args or {})
     start = arguments.get("start_date") if start_date is None else start_date
     end = arguments.get("end_date") if dag_kwargs.get("end_date") is None else dag_kwargs["end_date"]
-    timetable = timetable_of(schedule, start, where)
-    require_dates(where, start, end, is_scheduled=not is_without_schedule(timetable))
+    timetable = timetable_of(schedule, start, where, has_cadence=cadence is not None)
+    every = declared_cadence(cadence, timetable, where)
+    require_dates(where, start, end, is_scheduled=every is None and not is_without_schedule(timetable))
     recovery = TaskRecovery.declared(
         where,
         arguments,
@@ -134,7 +140,8 @@ def dataflow_dag(
     )
     with dag:
         sql, applications = sql_of(flow, dag), applications_of(flow, dag)
-        _add_tasks(Declaration(flow, topology, recovery, "", spark_conn_id, sql, applications, *_schedule_of(dag)))
+        own = _schedule_of(dag, every)
+        _add_tasks(Declaration(flow, topology, recovery, "", spark_conn_id, sql, applications, *own))
     return dag
 
 
@@ -145,6 +152,7 @@ def dataflow_group(
     flow: Dataflow,
     *,
     group_id: str | None = None,
+    cadence: str | timedelta | None = None,
     retries: int | None = None,
     retry_delay: timedelta | None = None,
     restart: RestartStrategy | Mapping[str, Any] | None = None,
@@ -156,7 +164,8 @@ def dataflow_group(
     """Add `flow` as a task group to the DAG that is being built, among ordinary tasks.
 
     `extract >> dataflow_group(flow) >> notify`: what comes after the group starts when the run is closed and its
-    sinks are published. The DAG's schedule has to give data intervals. To leave the whole group out, use a
+    sinks are published. The DAG's schedule has to give data intervals, or it is a PartitionedAssetTimetable: then
+    `cadence` says how long an epoch is, as in `dataflow_dag`. To leave the whole group out, use a
     ShortCircuitOperator before it: one region alone cannot be skipped. Restarts are
     declared as in `dataflow_dag`.
     Raises Misconfigured.
@@ -176,10 +185,12 @@ def dataflow_group(
     )
     if next(group.iter_mapped_task_groups(), None) is not None:
         raise Misconfigured.of("dag.group_mapped", group_id=group.group_id)
-    _require_intervals(where, group)
+    every = declared_cadence(cadence, group.dag.timetable, where)
+    if every is None:
+        _require_intervals(where, group)
     with group:
         prefix, sql, applications = group.child_id(""), sql_of(flow, group.dag), applications_of(flow, group.dag)
-        schedule, topology = _schedule_of(group.dag), Topology(flow)
+        schedule, topology = _schedule_of(group.dag, every), Topology(flow)
         _add_tasks(Declaration(flow, topology, recovery, prefix, spark_conn_id, sql, applications, *schedule))
     return group
 
@@ -365,9 +376,10 @@ def _require_intervals(where: str, group: TaskGroup) -> None:
         )
 
 
-def _schedule_of(dag: DAG) -> tuple[str, str, str | None]:
-    """Return a DAG's schedule as a declaration has it: its name, the name of its time zone, and its cadence."""
-    return schedule_name(dag.timetable), zone_of(dag.timetable, dag.timezone), cadence_of(dag.timetable)
+def _schedule_of(dag: DAG, declared: str | None) -> tuple[str, str, str | None, bool]:
+    """Return a DAG's schedule as a declaration has it: name, time zone, cadence, and whether it has partitions."""
+    name, zone = schedule_name(dag.timetable), zone_of(dag.timetable, dag.timezone)
+    return name, zone, declared or cadence_of(dag.timetable), is_partitioned(dag.timetable)
 
 
 _CLOSE_DOC: Final = """### Closes the run

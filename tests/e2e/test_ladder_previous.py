@@ -14,9 +14,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from at_once import AtOnce
+from at_once import AtOnce, Driver
 
-from weir.ledger.database.tables import ResultRow
+from weir.errors import Misconfigured
+from weir.ledger.database.tables import ResultRow, RunRow
 from weir_dev.stack.airflow_components import TRIGGERER
 
 pytestmark = pytest.mark.e2e
@@ -27,9 +28,10 @@ DAGS = {
     "alone": {**SMALL, "catchup": False, "last_day": "2024-01-03", "max_active_runs": 1},
     "together": {**SMALL, "last_day": "2024-01-02", "max_active_runs": 4},
     "deferred": {**SMALL, "last_day": "2024-01-02", "max_active_runs": 4},
+    "followed": {**SMALL, "running": False, "last_day": "2024-01-02"},
     "gaps": {**SMALL, "catchup": False, "first_day": str(TODAY - dt.timedelta(days=9)), "last_day": None},
 }
-AT_ONCE = AtOnce(DAGS, soaks=set(DAGS) - {"together"})
+AT_ONCE = AtOnce(DAGS, soaks=set(DAGS) - {"together", "followed"})
 FIRST, SECOND, THIRD, FOURTH, FIFTH = (f"2024-01-0{day}" for day in range(1, 6))
 DAYS = [FIRST, SECOND, THIRD]
 ALL = {"numbers", "doubled", "totals-sums", "weir_close"}
@@ -220,3 +222,74 @@ def test_a_day_behind_days_without_a_run_reads_the_newest_before_them(driver):
     assert all(each == dict.fromkeys(ALL, 1) for each in tries.values())
     newest = max(tries)
     assert driver.chain(epoch(newest)) == [epoch(day) for day in sorted(tries)]
+
+
+# Scheduled by the data set of another dataflow
+
+
+def owners(driver):
+    """The DagRuns that own an epoch, by day."""
+    with driver.ledger.transaction() as session:
+        return {row.epoch: row.run_id for row in session.query(RunRow).filter_by(dataflow=driver.dag)}
+
+
+def ended(driver, run_id, state):
+    driver.wait(lambda: driver.person.state_of(run_id) in ("success", "failed"), f"{run_id} to be over")
+    instances = driver.api.task_instances(driver.dag, run_id)
+    assert driver.person.state_of(run_id) == state, [(str(each), each.state, each.note) for each in instances]
+
+
+@AT_ONCE.on("followed")
+def test_each_epoch_of_a_data_set_is_one_of_the_dataflow_that_it_schedules_once_and_in_order(driver):
+    follower = driver.beside("follower", **SMALL, on="followed.sums", last_day=None)
+    follower.api.unpause(follower.dag)
+    driver.hold(f"totals-{epoch(SECOND)}")
+    follower.hold(f"numbers-{epoch(FIRST)}")
+    driver.start()
+    first = follower.run(FIRST)
+    driver.let_go(f"totals-{epoch(SECOND)}")
+    second = follower.run(SECOND)  # it waits for the first, which Airflow knows and the ledger does not yet
+    follower.let_go(f"numbers-{epoch(FIRST)}")
+    assert set(follower.green(first, second)) == {FIRST, SECOND}
+    assert owners(follower) == {epoch(FIRST): first, epoch(SECOND): second}
+    assert follower.chain(epoch(SECOND)) == [epoch(FIRST), epoch(SECOND)]
+    (event,) = follower.api.asset_events("follower.sums", epoch(FIRST))
+    assert event["version"] == 1
+    assert event in follower.api.asset_events("follower.sums")  # for ordinary DAGs: without a partition
+
+
+@AT_ONCE.on("followed")
+def test_a_new_version_of_an_epoch_starts_a_run_that_is_skipped_and_names_the_owner(driver):
+    follower = Driver(driver.stack, driver.shared, "follower")
+    mine = owners(follower)
+    driver.change(epochs={epoch(FIRST): {"add": 7}})
+    driver.person.clear(driver.run(FIRST), "numbers")
+    driver.green()
+    own = {run.run_id for run in follower.api.runs(follower.dag)}
+    follower.wait(lambda: len(follower.api.runs(follower.dag)) == len(mine) + 1, "a run of the new version")
+    (again,) = {run.run_id for run in follower.api.runs(follower.dag)} - {*mine.values()}
+    by_hand = follower.person.trigger_partition(epoch(SECOND))
+    for run_id, day in ((again, FIRST), (by_hand, SECOND)):
+        ended(follower, run_id, "success")
+        assert follower.states(run_id) == dict.fromkeys(ALL, "skipped")
+        assert mine[epoch(day)] in follower.note(run_id, "weir_close")
+    assert owners(follower) == mine
+    assert own >= {*mine.values()}
+
+
+@AT_ONCE.on("followed")
+def test_a_run_without_an_epoch_fails_and_a_backfill_is_one_of_the_producer(driver):
+    follower = Driver(driver.stack, driver.shared, "follower")
+    now = dt.datetime.now(dt.UTC).isoformat()
+    for key, date, said in (
+        (None, now, "no partition key"),  # the button *Trigger*
+        ("yesterday", None, "is no date and no time"),
+        ("2024-01-03T05:00:00", None, "where no epoch of dataflow follower begins"),
+    ):
+        run_id = follower.person.trigger_partition(key, date)
+        ended(follower, run_id, "failed")
+        assert said in follower.note(run_id, "numbers")
+        follower.person.delete_run(run_id)
+    with pytest.raises(Misconfigured, match="backfill"):
+        follower.person.backfill(FIRST, SECOND)
+    assert set(owners(follower)) == {epoch(FIRST), epoch(SECOND)}

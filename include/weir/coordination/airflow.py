@@ -79,8 +79,16 @@ class UserRights:
 
 
 @dataclass(frozen=True, slots=True)
+class EarlierRun:
+    """A DagRun of an earlier epoch, and its data interval."""
+
+    run_id: str
+    interval: tuple[datetime, datetime]
+
+
+@dataclass(frozen=True, slots=True)
 class OpenRun:
-    """A DagRun that is no success, and its data interval."""
+    """A DagRun that is no success, and its data interval; one with a partition has its start alone, twice."""
 
     run_id: str
     state: str
@@ -124,8 +132,11 @@ class AirflowStates(Clearer, Protocol):
         """Return whether a DAG may go on; None where Airflow does not know it. Raises Retryable or Misconfigured."""
         ...
 
-    def open_runs(self, dag_id: str) -> list[OpenRun]:
-        """Return the newest DagRuns of a DAG that are no success. Raises Retryable or Misconfigured."""
+    def open_runs(self, dag_id: str, zone: str = "UTC") -> list[OpenRun]:
+        """Return the newest DagRuns of a DAG that are no success, and begin at a time; the zone is that of their keys.
+
+        Raises Retryable or Misconfigured.
+        """
         ...
 
 

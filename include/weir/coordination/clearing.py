@@ -9,19 +9,32 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from weir.coordination.airflow import MOST_RUNS, ClearAnswer, ClearItem, OpenRun, SeenDag, SeenRun, UserRights, by_dag
+from weir.coordination.airflow import (
+    MOST_RUNS,
+    ClearAnswer,
+    ClearItem,
+    EarlierRun,
+    OpenRun,
+    SeenDag,
+    SeenRun,
+    UserRights,
+    by_dag,
+)
 from weir.coordination.airflow_client import AirflowClient, path_of
 from weir.errors import Misconfigured
 from weir.execution.airflow_words import UNSUCCESSFUL
 from weir.execution.failure_words import NOTE_LENGTH
+from weir.intervals import start_of_partition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from weir.coordination.values import TaskKey
+    from weir.execution.cadence import Cadence
 
 
 NO_ROUTE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED})
+_DATE: Final = "partition_date"
 HEALTHY: Final = "healthy"
 """The status of a part of Airflow that works."""
 
@@ -78,14 +91,23 @@ class EndpointClearer:
         is_healthy = health["scheduler"]["status"] == HEALTHY
         return SeenDag(bool(dag["is_paused"]), is_healthy, bool(dag["has_import_errors"]))
 
-    def open_runs(self, dag_id: str) -> list[OpenRun]:
+    def open_runs(self, dag_id: str, zone: str = "UTC") -> list[OpenRun]:
         """Return the newest DagRuns that are no success, one request a state."""
         path = path_of("api", "v2", "dags", dag_id, "dagRuns")
         found: list[dict[str, Any]] = []
         for state in UNSUCCESSFUL:
             response = self._api.call("GET", path, state=state, limit=MOST_RUNS, order_by="-run_after")
             found += [] if response.is_error else response.json()["dag_runs"]
-        return [_open_run(each) for each in found if each["data_interval_start"] and each["data_interval_end"]]
+        return [run for each in found if (run := _open_run(each, zone)) is not None]
+
+    def run_before(self, dag_id: str, start: datetime, key: str, cadence: Cadence) -> EarlierRun | None:
+        """Ask for the newest DagRun of an earlier epoch, in any state."""
+        body = {"start": start.isoformat(), "key": key, "every": cadence.every, "zone": cadence.zone}
+        found = self._ask(dag_id, "before", body)
+        if found["run_id"] is None:
+            return None
+        interval = (datetime.fromisoformat(found["start"]), datetime.fromisoformat(found["end"]))
+        return EarlierRun(str(found["run_id"]), interval)
 
     def annotate_run(self, dag_id: str, run_id: str, note: str) -> None:
         """Set a DagRun's note."""
@@ -99,6 +121,11 @@ class EndpointClearer:
     def enter_assets(self, dag_id: str, dataflow: str, sinks: Sequence[str]) -> None:
         """Have the endpoint enter the assets of sinks."""
         self._ask(dag_id, "assets", {"dataflow": dataflow, "sinks": [*sinks]})
+
+    def announce(self, key: TaskKey, dataflow: str, events: Mapping[str, Mapping[str, Any]]) -> None:
+        """Have the endpoint emit an event without a partition of each sink's asset."""
+        body = {"run_id": key.run_id, "task_id": key.task_id, "dataflow": dataflow, "events": dict(events)}
+        self._ask(key.dag_id, "events", body)
 
     def can_defer(self, pool: str) -> bool:
         """Ask whether a triggerer runs, and whether the pool counts deferred tasks."""
@@ -139,9 +166,17 @@ def _from_json(item: ClearItem, row: dict[str, Any]) -> ClearAnswer:
     return ClearAnswer(item, row["state"], row["try_number"], row["cleared"], row["ti_id"])
 
 
-def _open_run(found: dict[str, Any]) -> OpenRun:
-    start, end = (datetime.fromisoformat(found[f"data_interval_{each}"]) for each in ("start", "end"))
+def _open_run(found: dict[str, Any], zone: str) -> OpenRun | None:
+    start, end, date = (_time(found.get(name)) for name in ("data_interval_start", "data_interval_end", _DATE))
+    if start is None or end is None:
+        start = end = start_of_partition(found.get("partition_key"), date, zone)
+    if start is None or end is None:
+        return None
     return OpenRun(str(found["dag_run_id"]), str(found["state"]), (start, end))
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
 
 
 def _run_path(dag_id: str, run_id: str) -> str:

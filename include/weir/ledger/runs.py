@@ -442,6 +442,15 @@ def _topology(pinned: str) -> Topology:
     return Topology.from_json(json.loads(pinned))
 
 
+def pinned_interval(
+    session: Session, dataflow: str, epoch: str, dag_id: str, run_id: str
+) -> tuple[datetime, datetime] | None:
+    """Return the data interval of an epoch that a DagRun owns and has begun; None of any other."""
+    row = session.scalar(_OF_EPOCH, {"dataflow": dataflow, "epoch": epoch})
+    is_own = row is not None and row.pinned is not None and (row.dag_id, row.run_id) == (dag_id, run_id)
+    return owner_interval(row) if row is not None and is_own else None
+
+
 def runs_of(session: Session, dataflow: str | None = None) -> list[RunRow]:
     """Return all runs, of one dataflow or of all, by dataflow and epoch."""
     query = select(RunRow).order_by(RunRow.dataflow, RunRow.epoch)

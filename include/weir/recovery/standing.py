@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -24,7 +25,7 @@ from weir.ledger.database.tables import AttemptRow, DataflowRow, FailedBeginRow,
 from weir.ledger.deliveries import pending_deliveries
 from weir.ledger.failed_begins import failed_begins, failed_begins_of, region_of_begin
 from weir.ledger.publications import published_versions
-from weir.ledger.runs import Run, dataflow_of, epoch_of, newest_pinned, run_by_id, run_key, topology_of
+from weir.ledger.runs import ZONE, Run, dataflow_of, epoch_of, newest_pinned, run_by_id, run_key, topology_of
 from weir.ledger.snapshot import committed_attempt, run_state
 from weir.recovery.expansion import Wanted, as_airflow_makes_them
 from weir.recovery.inputs import expired_producers, sort_inputs
@@ -160,8 +161,7 @@ def unknown_standings(
         failed = {key: begins for key, rows in unknown.items() if (begins := [each for each in rows if each.epoch])}
     found: list[tuple[Run | NeverBegun, Standing]] = []
     for name, row in newest.items():
-        topology = pinned[name] and topology_of(pinned[name] or {})
-        runs = _unknown_runs(row, topology, asked) if topology else []
+        runs = [] if (record := pinned[name]) is None else _unknown_runs(row, record, asked)
         found += [(run, _unknown(services, run, asked)) for run in runs if run.id not in known]
     of_dag = {dag_id: _open_in_airflow(dag_id, asked) for _, dag_id, _ in failed}
     for (_, dag_id, run_id), begins in failed.items():
@@ -170,9 +170,9 @@ def unknown_standings(
     return sorted(found, key=lambda each: each[0].id)
 
 
-def _open_in_airflow(dag_id: str, asked: Asked) -> list[OpenRun]:
+def _open_in_airflow(dag_id: str, asked: Asked, zone: str = "UTC") -> list[OpenRun]:
     try:
-        return [] if asked.airflow is None else asked.airflow.open_runs(dag_id)
+        return [] if asked.airflow is None else asked.airflow.open_runs(dag_id, zone)
     except WeirError:
         return []
 
@@ -180,7 +180,7 @@ def _open_in_airflow(dag_id: str, asked: Asked) -> list[OpenRun]:
 def _never_begun(begins: Sequence[FailedBeginRow], there: OpenRun, asked: Asked) -> tuple[NeverBegun, Standing]:
     """Return how a DagRun stands of a dataflow of which no run has ever begun."""
     first = begins[0]
-    run = NeverBegun(run_key(first.dataflow, epoch_of(there.interval[0])), first.dag_id, first.run_id)
+    run = NeverBegun(run_key(first.dataflow, first.epoch or epoch_of(there.interval[0])), first.dag_id, first.run_id)
     items = {
         region_of_begin(each): Wanted(
             ClearItem(each.dag_id, each.run_id, each.task_id, each.map_index, None), 1, is_running=True
@@ -208,7 +208,8 @@ def _never_begun(begins: Sequence[FailedBeginRow], there: OpenRun, asked: Asked)
     return run, standings([facts])[run.id]
 
 
-def _unknown_runs(like: RunRow, topology: Topology, asked: Asked) -> list[Run]:
+def _unknown_runs(like: RunRow, pinned: Mapping[str, Any], asked: Asked) -> list[Run]:
+    topology = topology_of(pinned)
     return [
         Run(
             id=run_key(like.dataflow, epoch_of(each.interval[0])),
@@ -222,7 +223,7 @@ def _unknown_runs(like: RunRow, topology: Topology, asked: Asked) -> list[Run]:
             predecessor=None,
             lineage=0,
         )
-        for each in _open_in_airflow(like.dag_id, asked)
+        for each in _open_in_airflow(like.dag_id, asked, pinned.get(ZONE, "UTC"))
     ]
 
 

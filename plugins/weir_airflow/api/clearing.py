@@ -5,7 +5,7 @@ Invariant: neither clears a task instance that is running or has another try tha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from weir.attempts.ports import Airflow
@@ -14,11 +14,14 @@ from weir.coordination.clearing import EndpointClearer
 from weir.errors import Misconfigured
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
 
     from airflow.sdk import Connection
 
-    from weir.coordination.airflow import UserRights
+    from weir.coordination.airflow import EarlierRun, UserRights
+    from weir.coordination.values import TaskKey
+    from weir.execution.cadence import Cadence
 
 
 class AirflowApi(Airflow, Protocol):
@@ -33,6 +36,20 @@ class AirflowApi(Airflow, Protocol):
 
     def rights(self, dag_id: str, user: str) -> UserRights:
         """Return what a user, by name, may do with the task instances of a DAG. Raises Retryable or Misconfigured."""
+        ...
+
+    def announce(self, key: TaskKey, dataflow: str, events: Mapping[str, Mapping[str, Any]]) -> None:
+        """Emit an event of each sink's asset with this `extra` and without a partition, as from a task.
+
+        Raises Retryable or Misconfigured.
+        """
+        ...
+
+    def run_before(self, dag_id: str, start: datetime, key: str, cadence: Cadence) -> EarlierRun | None:
+        """Return the newest DagRun of an epoch before `start`, in any state, of runs that have partition keys.
+
+        `key` is that of `start`. Raises Retryable or Misconfigured.
+        """
         ...
 
     def enter_assets(self, dag_id: str, dataflow: str, sinks: Sequence[str]) -> None:

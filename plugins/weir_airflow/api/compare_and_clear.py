@@ -1,4 +1,4 @@
-"""Compare and clear, in one transaction of Airflow's own database; and enter the assets of sinks there.
+"""Compare and clear, in one transaction of Airflow's own database; and enter the assets of sinks and events there.
 
 Invariant: a task instance is cleared only while its run is locked, it has finished, and its try is the expected one;
 so of several concurrent requests one clears, and the others answer what they found.
@@ -11,26 +11,40 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from airflow.api.common.airflow_health import get_airflow_health
+from airflow.assets.manager import asset_manager
 from airflow.models.asset import AssetActive, AssetAliasModel, AssetModel
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.models.log import Log
 from airflow.models.pool import Pool
 from airflow.models.taskinstance import TaskInstance, clear_task_instances
+from airflow.serialization.definitions.assets import SerializedAssetUniqueKey
 from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState, State, TaskInstanceState
 from sqlalchemy import false, func, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from weir.coordination.airflow import MOST_RUNS, ClearAnswer, ClearItem, OpenRun, SeenDag, SeenRun, UserRights, by_dag
+from weir.coordination.airflow import (
+    MOST_RUNS,
+    ClearAnswer,
+    ClearItem,
+    EarlierRun,
+    OpenRun,
+    SeenDag,
+    SeenRun,
+    UserRights,
+    by_dag,
+)
 from weir.coordination.clearing import HEALTHY
 from weir.coordination.values import TaskKey
 from weir.execution.airflow_words import CLEARABLE, MISSING, UNSUCCESSFUL
+from weir.execution.cadence import Cadence
 from weir.execution.failure_words import NOTE_LENGTH, noted
+from weir.intervals import start_of_partition
 from weir_airflow.assets import sink_alias, sink_asset
 
 _ITEMS_A_QUERY: Final = 300
@@ -103,6 +117,8 @@ def _has_place(session: Session, dag_run: DagRun) -> bool:
     )
     if dag_run.logical_date is not None:
         running = running.where(DagRun.logical_date < dag_run.logical_date)
+    elif dag_run.partition_key is not None:  # keys of one dataflow sort as their times
+        running = running.where(DagRun.partition_key < dag_run.partition_key)
     return not most or (session.scalar(running) or 0) < most
 
 
@@ -111,6 +127,28 @@ def _is_stranded(session: Session, dag_run: DagRun) -> bool:
         TaskInstance.dag_id == dag_run.dag_id, TaskInstance.run_id == dag_run.run_id, TaskInstance.state.is_(None)
     )
     return dag_run.state in State.finished_dr_states and session.scalar(cleared.limit(1)) is not None
+
+
+def run_before(session: Session, dag_id: str, start: datetime, key: str, cadence: Cadence) -> EarlierRun | None:
+    """Return the newest DagRun of an epoch before `start`, in any state: Airflow itself finds none without a date.
+
+    Keys are compared as texts, as those of one dataflow sort. One at which no epoch of the cadence begins is of none.
+    """
+    of_dag = DagRun.dag_id == dag_id
+    is_interval = DagRun.data_interval_start < DagRun.data_interval_end
+    dated = select(DagRun).where(of_dag, is_interval, DagRun.data_interval_start < start)
+    dated = dated.order_by(DagRun.data_interval_start.desc()).limit(1)
+    keyed = select(DagRun).where(of_dag, DagRun.partition_key < key).order_by(DagRun.partition_key.desc())
+    found = [
+        EarlierRun(each.run_id, (each.data_interval_start, each.data_interval_end)) for each in session.scalars(dated)
+    ]
+    for each in session.scalars(keyed.limit(MOST_RUNS)):
+        at = start_of_partition(each.partition_key, each.partition_date, cadence.zone)
+        interval = None if at is None or at >= start else cadence.interval_at(at)
+        if interval is not None:
+            found.append(EarlierRun(each.run_id, interval))
+            break
+    return max(found, key=lambda each: each.interval, default=None)
 
 
 def enter_assets(session: Session, dataflow: str, sinks: Iterable[str]) -> None:
@@ -133,6 +171,25 @@ def enter_assets(session: Session, dataflow: str, sinks: Iterable[str]) -> None:
             model = session.scalars(of_asset).one()
             if model.active is None:
                 session.add(AssetActive.for_asset(model))
+    session.commit()
+
+
+def announce(session: Session, key: TaskKey, dataflow: str, events: Mapping[str, Mapping[str, Any]]) -> None:
+    """Emit an event without a partition for each sink, with its `extra`, as from a task; and commit.
+
+    Those that the task itself emits have the partition of its run, which starts no DAG with `schedule=[asset]`.
+    """
+    enter_assets(session, dataflow, events)
+    ti = _task_instance(session, key)
+    for sink, extra in events.items():
+        asset, alias = sink_asset(dataflow, sink), sink_alias(dataflow, sink)
+        asset_manager.register_asset_change(
+            task_instance=ti,
+            asset=SerializedAssetUniqueKey(asset.name, asset.uri),
+            extra=dict(extra),
+            source_alias_names=[alias.name],
+            session=session,
+        )
     session.commit()
 
 
@@ -188,18 +245,19 @@ class DbClearer:
         is_paused, has_import_errors = told
         return SeenDag(is_paused, get_airflow_health()["scheduler"]["status"] == HEALTHY, has_import_errors)
 
-    def open_runs(self, dag_id: str) -> list[OpenRun]:
-        """Return the newest runs of a DAG that are no success and have a data interval."""
-        query = (
-            select(DagRun)
-            .where(DagRun.dag_id == dag_id, DagRun.state.in_(UNSUCCESSFUL), DagRun.data_interval_start.is_not(None))
-            .order_by(DagRun.run_after.desc())
-        )
+    def open_runs(self, dag_id: str, zone: str = "UTC") -> list[OpenRun]:
+        """Return the newest runs of a DAG that are no success, and have a data interval or a partition."""
+        has_start = DagRun.data_interval_start.is_not(None) | DagRun.partition_key.is_not(None)
+        query = select(DagRun).where(DagRun.dag_id == dag_id, DagRun.state.in_(UNSUCCESSFUL), has_start)
         with create_session(scoped=False) as session:
-            rows = list(session.scalars(query.limit(MOST_RUNS)))
-            return [
-                OpenRun(row.run_id, str(row.state), (row.data_interval_start, row.data_interval_end)) for row in rows
-            ]
+            rows = session.scalars(query.order_by(DagRun.run_after.desc()).limit(MOST_RUNS))
+            found = [(row, _interval(row, zone)) for row in rows]
+            return [OpenRun(row.run_id, str(row.state), interval) for row, interval in found if interval is not None]
+
+    def run_before(self, dag_id: str, start: datetime, key: str, cadence: Cadence) -> EarlierRun | None:
+        """Return the newest run of an earlier epoch, in any state."""
+        with create_session(scoped=False) as session:
+            return run_before(session, dag_id, start, key, cadence)
 
     def annotate_run(self, dag_id: str, run_id: str, note: str) -> None:
         """Set a run's note; one that Airflow does not know has none."""
@@ -225,6 +283,11 @@ class DbClearer:
         with create_session(scoped=False) as session:
             enter_assets(session, dataflow, sinks)
 
+    def announce(self, key: TaskKey, dataflow: str, events: Mapping[str, Mapping[str, Any]]) -> None:
+        """Emit an event without a partition of each sink's asset."""
+        with create_session(scoped=False) as session:
+            announce(session, key, dataflow, events)
+
     def can_defer(self, pool: str) -> bool:
         """Report whether a triggerer runs, and deferred tasks hold no slot of a pool."""
         found = Pool.get_pool(pool)
@@ -238,6 +301,13 @@ class DbClearer:
                 found = compare_and_clear(session, dag_id, items, dry_run=is_dry_run)
             answers.update((answer.item, answer) for answer in found)
         return [answers[item] for item in wanted]
+
+
+def _interval(dag_run: DagRun, zone: str) -> tuple[datetime, datetime] | None:
+    if dag_run.data_interval_start is not None:
+        return dag_run.data_interval_start, dag_run.data_interval_end
+    start = start_of_partition(dag_run.partition_key, dag_run.partition_date, zone)
+    return None if start is None else (start, start)
 
 
 def _run(session: Session, dag_id: str, run_id: str) -> DagRun | None:

@@ -1,29 +1,32 @@
-"""The endpoint at /weir: it compares and clears, and enters the assets of sinks.
+"""The endpoint at /weir: it compares and clears, enters assets of sinks and events, and finds the run before another.
 
 Invariant: each verb is guarded as Airflow guards the like: clearing, and what comes before an event of a task, by the
-permission to edit task instances of the DAG in its path; starting a run by that to edit its DagRuns. It knows nothing
-of the ledger.
+permission to edit task instances of the DAG in its path; starting a run by that to edit its DagRuns; and looking for
+one by that to read them. It knows nothing of the ledger.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag
 from fastapi import Depends, FastAPI, HTTPException, status
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import AwareDatetime, BaseModel, ConfigDict, StringConstraints
 
 from weir.coordination.airflow import ClearAnswer, ClearItem, UserRights
+from weir.coordination.values import TaskKey
+from weir.execution.cadence import Cadence
 from weir.execution.failure_words import NOTE_LENGTH
-from weir_airflow.api.compare_and_clear import compare_and_clear, enter_assets, start_queued
+from weir_airflow.api.compare_and_clear import announce, compare_and_clear, enter_assets, run_before, start_queued
 from weir_airflow.api.users import rights_named
 
 app = FastAPI(title="Weir", description="Compares and clears task instances, for Weir's recovery.")
 
 
 _MAY_CLEAR: Final = [Depends(requires_access_dag(method="PUT", access_entity=DagAccessEntity.TASK_INSTANCE))]
+_MAY_LOOK: Final = [Depends(requires_access_dag(method="GET", access_entity=DagAccessEntity.RUN))]
 _MAY_START: Final = [Depends(requires_access_dag(method="PUT", access_entity=DagAccessEntity.RUN))]
 
 
@@ -102,9 +105,35 @@ class AssetsBody(_Body):
 
 
 class AssetsAnswer(BaseModel):
-    """The sinks whose assets Airflow has now."""
+    """The sinks whose assets, or events, Airflow has now."""
 
     sinks: list[str]
+
+
+class EventsBody(_Body):
+    """The task that has published versions of sinks, and the `extra` of the event of each."""
+
+    run_id: str
+    task_id: str
+    dataflow: str
+    events: dict[str, dict[str, Any]]
+
+
+class BeforeBody(_Body):
+    """The start of an epoch, its partition key, and the cadence by which epochs begin."""
+
+    start: AwareDatetime
+    key: str
+    every: str
+    zone: str
+
+
+class BeforeAnswer(BaseModel):
+    """The newest DagRun of an earlier epoch and its data interval; all null where there is none."""
+
+    run_id: str | None = None
+    start: AwareDatetime | None = None
+    end: AwareDatetime | None = None
 
 
 @app.post("/dags/{dag_id}/clear", dependencies=_MAY_CLEAR)
@@ -134,6 +163,22 @@ def assets(dag_id: str, body: AssetsBody, session: SessionDep) -> AssetsAnswer: 
     """Enter the assets of sinks that Airflow does not have."""
     enter_assets(session, body.dataflow, body.sinks)
     return AssetsAnswer(sinks=body.sinks)
+
+
+@app.post("/dags/{dag_id}/events", dependencies=_MAY_CLEAR)
+def events(dag_id: str, body: EventsBody, session: SessionDep) -> AssetsAnswer:
+    """Emit events of sinks without a partition, for a task whose own would have that of its run."""
+    announce(session, TaskKey(dag_id, body.run_id, body.task_id, -1), body.dataflow, body.events)
+    return AssetsAnswer(sinks=[*body.events])
+
+
+@app.post("/dags/{dag_id}/before", dependencies=_MAY_LOOK)
+def before(dag_id: str, body: BeforeBody, session: SessionDep) -> BeforeAnswer:
+    """Find the newest DagRun of an epoch before that of a run with a partition key."""
+    found = run_before(session, dag_id, body.start, body.key, Cadence(body.every, body.zone))
+    if found is None:
+        return BeforeAnswer()
+    return BeforeAnswer(run_id=found.run_id, start=found.interval[0], end=found.interval[1])
 
 
 @app.post("/dags/{dag_id}/rights", dependencies=_MAY_CLEAR)

@@ -1,8 +1,9 @@
-"""The schedule of a dataflow, and the dates from which and until which it runs.
+"""The schedule of a dataflow, its cadence, and the dates from which and until which it runs.
 
-Invariants: every scheduled run has a data interval that is not empty, which is the dataflow's epoch. A schedule that
-Airflow would read differently, or not at all, is refused when the DAG file is parsed. Timetables are told by what they
-are derived from and by what they answer, never by their names.
+Invariants: every scheduled run has a data interval that is not empty, or a partition at which an interval of its
+cadence begins: that is the dataflow's epoch. A schedule that Airflow would read differently, or not at all, is refused
+when the DAG file is parsed. Timetables are told by what they are derived from and by what they answer, never by their
+names.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import Any, Final
 
 import pendulum
-from airflow.sdk import CronDataIntervalTimetable, DeltaDataIntervalTimetable
+from airflow.sdk import AssetAlias, AssetAll, CronDataIntervalTimetable, DeltaDataIntervalTimetable
+from airflow.sdk.definitions.asset import BaseAsset
 
 from weir.dataflow.arguments import shown
 from weir.errors import Misconfigured
@@ -39,24 +41,86 @@ _LEAST: Final = timedelta(seconds=1)
 _EXAMPLE: Final = datetime(2025, 1, 1, tzinfo=UTC)
 
 
-def timetable_of(schedule: Any, start_date: object = None, where: str = "the dataflow") -> Any:
-    """Give a cron string or preset data intervals; pass None and timetables with intervals through.
+def timetable_of(
+    schedule: Any, start_date: object = None, where: str = "the dataflow", *, has_cadence: bool = False
+) -> Any:
+    """Give a cron string or preset data intervals, and assets their partitions; pass None and timetables through.
 
     Airflow's own reading of "@daily" has intervals of no length. The expression is read in the start date's time zone.
-    Raises Misconfigured for a schedule that is no cron string, or has no intervals: assets, "@once", "@continuous".
+    Raises Misconfigured for a schedule that is no cron string, or has no intervals ("@once", "@continuous"), and for
+    data sets without a cadence.
     """
+    timetable = _by_datasets(schedule, where)
+    if timetable is not None and has_cadence:
+        return timetable
+    if timetable is not None:
+        raise Misconfigured.of("dags.cadence_missing", where=where)
     if isinstance(schedule, str):
         if schedule in _WITHOUT_INTERVAL:
             raise Misconfigured(_refusal(where, schedule))
         _require_cron(where, schedule)
         return CronDataIntervalTimetable(schedule, timezone=_timezone(start_date))
     if isinstance(schedule, timedelta):
-        if schedule < _LEAST:
-            raise Misconfigured.of("dags.schedule_not_a_time", where=where, schedule=schedule)
+        _require_length(where, schedule)
         return DeltaDataIntervalTimetable(schedule)
     if schedule is None or (hasattr(schedule, "validate") and has_intervals(schedule, start_date)):
         return schedule
     raise Misconfigured(_refusal(where, schedule))
+
+
+def _by_datasets(schedule: Any, where: str) -> Any:
+    """Return the timetable of a schedule by assets with partition keys, None for any other schedule."""
+    condition = schedule.asset_condition if is_partitioned(schedule) else schedule
+    if isinstance(condition, list | tuple | set):
+        if not condition or not all(isinstance(each, BaseAsset) for each in condition):
+            return None
+        condition = AssetAll(*condition)
+    if not (isinstance(condition, BaseAsset) or is_partitioned(schedule)):
+        return None
+    alias = next((each for each in _assets_in(condition) if isinstance(each, AssetAlias)), None)
+    if alias is not None:
+        raise Misconfigured.of("dags.alias_without_key", where=where, alias=alias.name)
+    if is_partitioned(schedule):
+        return schedule
+    from airflow.sdk import PartitionedAssetTimetable  # noqa: PLC0415  only such dataflows need it
+
+    return PartitionedAssetTimetable(assets=condition)
+
+
+def _assets_in(condition: Any) -> Iterator[Any]:
+    for each in getattr(condition, "objects", ()):
+        yield from _assets_in(each)
+    yield condition
+
+
+def is_partitioned(timetable: Any) -> bool:
+    """Report whether assets with partition keys start the runs of a timetable."""
+    return _is_a(timetable, "PartitionedAssetTimetable")
+
+
+def declared_cadence(cadence: str | timedelta | None, timetable: Any, where: str) -> str | None:
+    """Return `every` of the cadence that a schedule by data sets has, None for any other schedule.
+
+    Raises Misconfigured for a schedule that needs one and has none, that has one in vain, or for one that is none.
+    """
+    if not is_partitioned(timetable):
+        if cadence is not None:
+            raise Misconfigured.of("dags.cadence_in_vain", where=where, cadence=shown(cadence))
+        return None
+    if cadence is None:
+        raise Misconfigured.of("dags.cadence_missing", where=where)
+    if isinstance(cadence, timedelta):
+        _require_length(where, cadence, "cadence")
+        return cadence_of(DeltaDataIntervalTimetable(cadence))
+    if not isinstance(cadence, str) or cadence in _WITHOUT_INTERVAL:
+        raise Misconfigured.of("dags.cadence_malformed", where=where, cadence=shown(cadence))
+    _require_cron(where, cadence, "cadence")
+    return cadence_of(CronDataIntervalTimetable(cadence, timezone="UTC"))
+
+
+def _require_length(where: str, length: timedelta, what: str = "schedule") -> None:
+    if length < _LEAST:
+        raise Misconfigured.of("dags.schedule_not_a_time", where=where, what=what, schedule=length)
 
 
 def is_without_schedule(timetable: Any) -> bool:
@@ -219,7 +283,7 @@ def _parsed(text: object) -> datetime | None:
     return found.replace(tzinfo=UTC) if found is not None and found.tzinfo is None else found
 
 
-def _require_cron(where: str, schedule: str) -> None:
+def _require_cron(where: str, schedule: str, what: str = "schedule") -> None:
     from airflow.utils.dates import cron_presets  # noqa: PLC0415  only DAG files with a cron string need them
     from croniter import CroniterError, croniter  # noqa: PLC0415
 
@@ -228,7 +292,7 @@ def _require_cron(where: str, schedule: str) -> None:
     except (CroniterError, ValueError) as error:
         said = did_you_mean(schedule, cron_presets, f"{str(error).rstrip('.')}.", likeness=0.5)
         raise Misconfigured.of(
-            "dags.cron_malformed", where=where, schedule=schedule, said=said, cron_presets=cron_presets
+            "dags.cron_malformed", where=where, what=what, schedule=schedule, said=said, cron_presets=cron_presets
         ) from error
 
 
@@ -257,6 +321,7 @@ def _refusal(where: str, schedule: object) -> str:
     return (
         f"{where}: the schedule {_named(schedule)} gives its runs no data interval, and that is the epoch of a "
         'dataflow. Use a cron string ("@daily"), a timedelta of at least a second, CronDataIntervalTimetable, '
+        'on_dataset("trips.zones") with a cadence, '
         "CronTriggerTimetable(..., interval=timedelta(days=1)), or None for runs that you trigger with a date"
     )
 

@@ -16,13 +16,14 @@ from airflow.sdk.definitions.retry_policy import RetryAction, RetryDecision
 from weir.attempts.failing import Users, decide_failure, without_ledger
 from weir.attempts.failure import PolicyAnswer
 from weir.coordination.values import FailedTry
-from weir.errors import WeirError
+from weir.errors import Misconfigured, WeirError
 from weir.execution.labels import TYPE, Enriched, Failure, enriched, exception_name
 from weir.ledger.runs import epoch_of
 from weir.restarts.answer import Action
 from weir_airflow.tasks.context import TaskContext, airflow_api
+from weir_airflow.tasks.epochs import start_of_epoch
 from weir_airflow.tasks.ports import AirflowTask
-from weir_airflow.tasks.running import clear_number, data_interval, task_key
+from weir_airflow.tasks.running import clear_number, task_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -70,10 +71,9 @@ def decide(exception: BaseException, try_number: int, max_tries: int, context: C
 
 
 def _epoch(context: Context) -> Epoch | None:
-    run = context["dag_run"]
     try:
-        return None if run.data_interval_start is None else epoch_of(run.data_interval_start)
-    except OverflowError:  # in UTC before the year 1: refused by the begin
+        return epoch_of(start_of_epoch(context["task"].declared, context))
+    except (Misconfigured, OverflowError):  # no epoch, or one in UTC before the year 1: refused by the begin
         return None
 
 
@@ -122,7 +122,7 @@ class UsersOfTask(Users):
             return Enriched({}, ())
         failure = Failure(
             dataflow=declared.flow.name,
-            epoch=epoch_of(data_interval(self.context)[0]),
+            epoch=_epoch(self.context) or "",
             region=getattr(task, "weir_region", task.task_id.removeprefix(declared.task_prefix)),
             subtask=max(-1 if ti.map_index is None else ti.map_index, 0),
             try_number=ti.try_number,

@@ -18,21 +18,21 @@ from weir.attempts.attempt import run_attempt
 from weir.code.archive import Archive, pack, top_level
 from weir.coordination.values import BeginRequest, TaskKey
 from weir.errors import Misconfigured, WeirError
-from weir.ledger.runs import PreviousRun, epoch_of
+from weir.ledger.runs import epoch_of, pinned_interval
 from weir.secrecy import without_secrets, without_secrets_in_errors
 from weir.state.compaction import CompactionRequest
-from weir_airflow.assets import announce
+from weir_airflow.assets import announce, extras_of
 from weir_airflow.tasks.context import TaskContext, airflow_api
+from weir_airflow.tasks.epochs import data_interval, is_backfill, previous_run, start_of_epoch
 from weir_airflow.tasks.ports import AirflowTask, SparkEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from airflow.sdk import Context
-    from airflow.sdk.types import DagRunProtocol
 
     from weir.attempts.ports import Log
-    from weir.restarts.strategy import RestartChoice
+    from weir.topology.ids import Epoch
     from weir_airflow.dags.declaration import Declaration
     from weir_airflow.engines.engines import Engine
 
@@ -49,8 +49,7 @@ def run_region(
             engine,
             declared.flow.name,
             lambda: replace(
-                begin_request(declared, context, engine.address, task_context.recovery.restart),
-                deployed=deployed_code(declared),
+                begin_request(declared, context, engine.address, task_context), deployed=deployed_code(declared)
             ),
         )
 
@@ -63,7 +62,7 @@ def run_close(declared: Declaration, context: Context, log: Log) -> dict[str, An
         return closing.run_close(
             task,
             declared.flow.name,
-            lambda: begin_request(declared, context, "", task_context.recovery.restart),
+            lambda: begin_request(declared, context, "", task_context),
             lambda request, new: _announce(task, declared, context, request, new),
         )
 
@@ -75,12 +74,15 @@ def _announce(
     request: BeginRequest,
     new: Mapping[str, Mapping[str, Any]],
 ) -> None:
+    epoch = epoch_of(request.interval[0])
     try:
         if new:
             task.airflow.enter_assets(request.key.dag_id, declared.flow.name, list(new))
     except WeirError as error:
         task.log(f"Airflow enters the assets of {', '.join(new)} with their first events: {error}")
-    announce(context, declared.flow.name, epoch_of(request.interval[0]), new)
+    if new and context["dag_run"].partition_key is not None:
+        task.airflow.announce(request.key, declared.flow.name, extras_of(epoch, new))
+    announce(context, declared.flow.name, epoch, new)
 
 
 def run_compaction(
@@ -95,7 +97,7 @@ def run_compaction(
     kills = ti.try_number - 1 - (ti.max_tries - context["task"].retries)
     try:
         with TaskContext.open() as task_context:
-            epoch = epoch_of(data_interval(context)[0])
+            epoch = epoch_of(start_of_epoch(declared, context))
             request = CompactionRequest(declared.flow.name, epoch, ti.run_id, region)
             engine = SparkEngine(task_context, declared.spark_conn_id_of(region), on_engine)
             return compacting.run_compaction(AirflowTask(task_context, log, context), engine, request, key, kills)
@@ -109,9 +111,16 @@ def _telling_no_secret(log: Log) -> Log:
     return lambda message: log(without_secrets(message))
 
 
-def begin_request(declared: Declaration, context: Context, session_url: str, deployed: RestartChoice) -> BeginRequest:
-    """Describe this try to the coordinator; `deployed` is the deployment's choice of a restart strategy."""
+def begin_request(declared: Declaration, context: Context, session_url: str, task_context: TaskContext) -> BeginRequest:
+    """Describe this try to the coordinator. Raises Misconfigured for a run without an epoch."""
     ti = context["ti"]
+
+    def pinned(epoch: Epoch) -> tuple[datetime, datetime] | None:
+        with task_context.services.ledger.transaction() as session:
+            return pinned_interval(session, declared.flow.name, epoch, ti.dag_id, ti.run_id)
+
+    interval = data_interval(declared, context, pinned)
+    follows = declared.topology.follows_previous
     return BeginRequest(
         key=task_key(context),
         try_number=ti.try_number,
@@ -119,12 +128,12 @@ def begin_request(declared: Declaration, context: Context, session_url: str, dep
         ti_id=str(ti.id),
         dataflow=declared.flow,
         task_prefix=declared.task_prefix,
-        interval=data_interval(context),
+        interval=interval,
         session_url=session_url,
         clear_number=clear_number(context),
         parameters=parameters_of(declared, context),
-        previous=previous_run(context) if declared.topology.follows_previous else None,
-        restart=declared.restart_strategy(deployed),
+        previous=previous_run(declared, context, interval, lambda: task_context.airflow) if follows else None,
+        restart=declared.restart_strategy(task_context.recovery.restart),
         is_backfill=is_backfill(context),
         schedule=declared.schedule,
         zone=declared.zone,
@@ -155,41 +164,7 @@ def clear_number(context: Context) -> int:
     return getattr(context["dag_run"], "clear_number", None) or 0
 
 
-def data_interval(context: Context) -> tuple[datetime, datetime]:
-    """Return the run's data interval, the epoch. Raises Misconfigured for a run without one."""
-    run = context["dag_run"]
-    start, end = run.data_interval_start, run.data_interval_end
-    if start is None or end is None:
-        raise Misconfigured.of("tasks.no_interval", run_id=run.run_id, dag_id=run.dag_id)
-    return start, end
-
-
 def parameters_of(declared: Declaration, context: Context) -> dict[str, Any]:
     """Return the dataflow's parameters, with the values that this run's configuration has for them."""
     params = context["params"]
     return {name: params.get(name, value) for name, value in declared.flow.parameters.items()}
-
-
-def previous_run(context: Context) -> PreviousRun | None:
-    """Return the newest earlier DagRun that Airflow knows, in whatever state; None where none has an interval."""
-    found = context["ti"].get_previous_dagrun()
-    if found is None or found.data_interval_start is None or found.data_interval_end is None:
-        return None
-    interval = (found.data_interval_start, found.data_interval_end)
-    return PreviousRun(found.dag_id, found.run_id, interval, _is_queued_after(context, found))
-
-
-def _is_queued_after(context: Context, earlier: DagRunProtocol) -> bool:
-    """Report whether Airflow runs a backfill from its end: this run of it has started, an earlier one has not."""
-    kinds = {_kind(earlier), _kind(context["dag_run"])}
-    state = str(getattr(earlier.state, "value", earlier.state))
-    return kinds == {"backfill"} and state == "queued" and earlier.start_date is None
-
-
-def is_backfill(context: Context) -> bool:
-    """Report whether the run is one of a backfill, whose results are no fresh ones."""
-    return _kind(context["dag_run"]) == "backfill"
-
-
-def _kind(run: DagRunProtocol) -> str:
-    return str(getattr(run.run_type, "value", run.run_type))

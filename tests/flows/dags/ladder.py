@@ -6,7 +6,7 @@ an epoch and all before it, with `kept` by keyed state, of so many `runs`; with 
 numbers, in one region; `failover`, `consumers`, `keep` and `retained_checkpoints` are the dataflow's. `quality` has the
 arguments of `expectations` by stage, or for `history`. With `lake` the sums go into tables of Delta Lake and
 Iceberg, too, in the folder `lake` beside the file. With `readers` two more DAGs are scheduled on the sums, by
-events and by epochs.
+events and by epochs. `on` names a data set that schedules the DAG, each day of it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from weir.dataflow import (
     source,
 )
 from weir.restarts.strategy import RestartStrategy
-from weir_airflow.assets import sink_asset
+from weir_airflow.assets import on_dataset, sink_asset
 from weir_airflow.dag import dataflow_dag
 
 control = Path(os.environ["WEIR_LADDER"])
@@ -79,7 +79,9 @@ def ladder_dag(name: str, *, last_day: str | None, restart: dict[str, Any] | Non
     if more.pop("readers", False):
         reader_dags(name)
     flow = Dataflow(name, [numbers, doubled, totals, sink(totals, "sums", to=to)], parameters=parameters, **rules)
-    usual = {"schedule": "@daily", "catchup": True, "max_active_runs": 2}
+    on = more.pop("on", None)
+    scheduled = {"schedule": "@daily"} if on is None else {"schedule": on_dataset(on), "cadence": "@daily"}
+    usual = {**scheduled, "catchup": True, "max_active_runs": 2}
     return dataflow_dag(
         flow,
         start_date=day(more.pop("first_day", "2024-01-01")),

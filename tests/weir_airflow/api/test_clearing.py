@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.messages.kinds import of_kind
@@ -13,6 +13,7 @@ from weir.coordination.airflow import ClearItem, SeenRun
 from weir.coordination.clearing import EndpointClearer
 from weir.coordination.values import TaskKey
 from weir.errors import Misconfigured, Retryable
+from weir.execution.cadence import Cadence
 
 PASSWORDS = {"worker": "worker-secret", "reader": "reader-secret"}
 
@@ -139,6 +140,120 @@ def test_every_clearer_tells_of_a_dag_and_of_its_runs_that_are_no_success(cleare
     assert (seen.is_paused, seen.has_scheduler, seen.has_import_errors) == (False, False, False)
     assert clearer.seen_dag("no such dag") is None
     assert clearer.open_runs("no such dag") == []
+
+
+_BROOK = """
+from airflow.sdk import DAG, Asset, BaseOperator, PartitionedAssetTimetable
+
+with DAG("brook", schedule=PartitionedAssetTimetable(assets=Asset("rain")), max_active_runs=1,
+         is_paused_upon_creation=False):
+    BaseOperator(task_id="spring")
+"""
+
+
+@pytest.fixture
+def brook(enter_dags):
+    """Make runs of the DAG `brook`, which events start: `brook("2013-01-03", "queued")`."""
+    from airflow.api.common.delete_dag import delete_dag
+    from airflow.models.dagbag import DBDagBag
+    from airflow.utils.session import create_session
+    from airflow.utils.state import DagRunState
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+
+    file, _ = enter_dags("brook.py", _BROOK)
+    with create_session() as session:
+        dag = DBDagBag().get_latest_version_of_dag("brook", session=session)
+
+    def make(key, state="success", interval=None, date=None):
+        with create_session() as session:
+            found = dag.create_dagrun(
+                run_id=f"of-{key or interval[0].date()}".replace("!", "junk"),
+                logical_date=interval and interval[0],
+                data_interval=interval,
+                partition_key=key,
+                partition_date=date,
+                run_after=datetime(2026, 1, 1, tzinfo=UTC),
+                run_type=DagRunType.MANUAL,
+                triggered_by=DagRunTriggeredByType.TEST,
+                state=DagRunState(state),
+                session=session,
+            )
+            return found.run_id
+
+    yield make
+    file.unlink()
+    delete_dag("brook")
+
+
+def january(day):
+    return datetime(2013, 1, day, tzinfo=UTC)
+
+
+_RAIN = """
+from airflow.sdk import DAG, BaseOperator
+from weir_airflow.assets import sink_asset
+
+with DAG("rain", schedule=[sink_asset("brook", "rain")], is_paused_upon_creation=False):
+    BaseOperator(task_id="fall")
+"""
+
+
+def test_every_clearer_emits_the_event_without_a_partition_for_a_run_that_has_one(clearer, brook, enter_dags):
+    from airflow.api.common.delete_dag import delete_dag
+    from airflow.models.asset import AssetDagRunQueue, AssetEvent, AssetModel
+    from airflow.utils.session import create_session
+
+    file, _ = enter_dags("rain.py", _RAIN)
+    run = brook("20130102T000000Z", "running")
+    clearer.announce(TaskKey("brook", run, "spring", -1), "brook", {"rain": {"version": 1}})
+    with create_session() as session:
+        (asset,) = session.query(AssetModel.id).filter_by(name="brook.rain").one()
+        (event,) = session.query(AssetEvent).filter_by(asset_id=asset, source_run_id=run)
+        assert (event.partition_key, event.extra, event.source_task_id) == (None, {"version": 1}, "spring")
+        assert [alias.name for alias in event.source_aliases] == ["brook.rain"]
+        assert session.query(AssetDagRunQueue).filter_by(asset_id=asset, target_dag_id="rain").count() == 1
+        session.delete(event)
+    file.unlink()
+    delete_dag("rain")
+
+
+def test_every_clearer_finds_the_run_before_one_with_a_partition(clearer, brook):
+    daily = Cadence("0 0 * * *", "UTC")
+    brook("20130105T000000Z", "queued")
+
+    def before(day):
+        found = clearer.run_before("brook", january(day), f"201301{day:02d}T000000Z", daily)
+        return found and (found.run_id, found.interval)
+
+    assert before(5) is None
+    brook(None, interval=(january(1), january(2)))  # of the time when the DAG was scheduled by time
+    brook(None, interval=(january(4), january(4)))  # of a person, for no epoch
+    assert before(5) == ("of-2013-01-01", (january(1), january(2)))
+    brook("20130102T000000Z", "failed")
+    brook("20130103T050000Z", "failed")  # no epoch begins there
+    brook("!", "failed")
+    assert before(5) == ("of-20130102T000000Z", (january(2), january(3)))
+    assert before(6) == ("of-20130105T000000Z", (january(5), january(6)))
+
+
+def test_every_clearer_tells_at_what_time_open_runs_with_a_partition_begin(clearer, brook):
+    brook("20130102T000000Z", "queued")
+    brook("2013-01-03", "queued")
+    brook("2013-Q1", "queued", date=january(1))
+    brook("unreadable", "queued")
+    east = january(2) + timedelta(hours=18, minutes=30)
+    found = {each.run_id: each.interval[0] for each in clearer.open_runs("brook", "Asia/Kolkata")}
+    assert found == {"of-20130102T000000Z": january(2), "of-2013-01-03": east, "of-2013-Q1": january(1)}
+
+
+def test_running_runs_of_later_partitions_do_not_count_since_they_wait_for_it(clearer, brook):
+    """Where as many runs of a DAG are running as may be."""
+    first = brook("20130101T000000Z", "queued")
+    brook("20130103T000000Z", "running")
+    third = brook("20130104T000000Z", "queued")
+    assert [clearer.start("brook", each) for each in (third, first)] == ["queued", "queued"]
+    states = {each.run_id: each.state for each in clearer.open_runs("brook")}
+    assert (states[first], states[third]) == ("running", "queued")
 
 
 _MARSH = """

@@ -68,6 +68,14 @@ def test_each_verb_needs_the_permission_to_edit_what_it_changes(new_run, post, m
     assert post(verb, body).status_code == 200
 
 
+@pytest.mark.parametrize(("user", "code"), [(None, 401), ("reader", 200)])
+def test_looking_for_the_run_before_needs_the_permission_to_read_runs(river, post, user, code):
+    body = {"start": "1999-01-01T00:00:00Z", "key": "19990101T000000Z", "every": "0 0 * * *", "zone": "UTC"}
+    found = post("before", body, user)
+    assert found.status_code == code
+    assert user is None or found.json() == {"run_id": None, "start": None, "end": None}
+
+
 def test_a_forged_token_is_refused(api_url, new_run):
     forged = {"Authorization": "Bearer a.b.c"}
     answer = httpx.post(
@@ -100,6 +108,11 @@ def test_entering_assets_needs_the_permission_to_clear(post):
     body = {"dataflow": "mouth", "sinks": ["silt"]}
     assert post("assets", body, "reader").status_code == 403
     assert post("assets", body).json() == {"sinks": ["silt"]}
+
+
+def test_emitting_events_needs_the_permission_to_clear(new_run, post):
+    body = {"run_id": new_run("running"), "task_id": "spring", "dataflow": "river", "events": {"shore": {}}}
+    assert [post("events", body, user).status_code for user in (None, "reader", "worker")] == [401, 403, 200]
 
 
 def test_a_dry_run_changes_nothing(new_run, post, look):

@@ -12,12 +12,12 @@ HERE = Path(__file__).parent
 DATABASE_FREE = {"AIRFLOW_HOME", "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"}
 
 
-def test_comparing_and_clearing_pass_their_tests_on_postgresql(postgres):
+def test_comparing_clearing_and_looking_pass_their_tests_on_postgresql(postgres):
     """With real row locks: of several that clear the same at once one clears."""
     environment = {key: value for key, value in os.environ.items() if key not in DATABASE_FREE}
     environment["WEIR_TESTS_AIRFLOW_DATABASE"] = postgres.url("airflow_of_tests")
     found = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", str(HERE / "test_compare_and_clear.py")],
+        [sys.executable, "-m", "pytest", "-q", str(HERE / "test_compare_and_clear.py"), str(HERE / "test_clearing.py")],
         env=environment,
         cwd=HERE.parents[2],
         capture_output=True,

@@ -65,7 +65,7 @@ def test_the_dates_may_be_those_of_default_args():
 def test_a_misspelt_argument_is_told_the_closest_one_of_the_dataflow_or_of_airflow():
     assert "dataflow_dag(dataflow 'delays') has no argument shedule=: did you mean schedule=?" in refusal(shedule=None)
     assert "has no argument catch_up=: did you mean catchup=?" in refusal(catch_up=True)
-    assert "has no argument zzz=: it has flow, schedule, start_date, dag_id, retries" in refusal(zzz=1)
+    assert "has no argument zzz=: it has flow, schedule, cadence, start_date, dag_id, retries" in refusal(zzz=1)
     assert dag(catchup=True, max_active_runs=3).max_active_runs == 3
 
 
@@ -242,6 +242,97 @@ def test_a_schedule_is_read_in_the_zone_of_the_start_date_however_that_is_writte
         assert {zone_of_dag(schedule=each, start_date=start) for each in ("@daily", day, None)} == {"Asia/Kolkata"}
     for own in (CronTriggerTimetable, MultipleCronTriggerTimetable):
         assert zone_of_dag(schedule=own("@daily", timezone="America/New_York", interval=day)) == "America/New_York"
+
+
+def declared_by(**arguments):
+    from weir_airflow.dags.declaration import declared_meanwhile
+
+    with declared_meanwhile() as found:
+        made = dag(**arguments)
+    return made.timetable, (found[0].cadence, found[0].zone, found[0].is_partitioned)
+
+
+def test_a_dataflow_that_data_sets_schedule_declares_how_long_an_epoch_is():
+    from airflow.sdk import Asset, AssetAll, PartitionedAssetTimetable
+
+    from weir_airflow import on_dataset
+    from weir_airflow.assets import sink_asset
+
+    zones, calls = on_dataset("trips.zones"), Asset("calls")
+    assert zones == sink_asset("trips", "zones")
+    for schedule, condition in (
+        (zones, zones),
+        (zones & calls, zones & calls),
+        ([zones, calls], AssetAll(zones, calls)),
+    ):
+        timetable, declared = declared_by(schedule=schedule, cadence="@daily", start_date=None)
+        assert isinstance(timetable, PartitionedAssetTimetable)
+        assert repr(timetable.asset_condition) == repr(condition)
+        assert declared == ("0 0 * * *", "UTC", True)
+    own = PartitionedAssetTimetable(assets=zones | calls)
+    berlin = datetime(2013, 1, 1, tzinfo=ZoneInfo("Europe/Berlin"))
+    timetable, declared = declared_by(schedule=own, cadence=timedelta(hours=6), start_date=berlin)
+    assert (timetable is own, declared) == (True, ("PT21600S", "Europe/Berlin", True))
+
+
+def test_a_dag_that_data_sets_schedule_is_stored_and_read_as_it_was():
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    from weir_airflow import on_dataset
+
+    made = dag(schedule=on_dataset("trips.zones") | on_dataset("trips.calls"), cadence="@daily")
+    read = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(made))
+    assert read.timetable.partitioned
+    assert [each.uri for each, _ in read.timetable.asset_condition.iter_assets()] == [
+        "weir://trips/zones",
+        "weir://trips/calls",
+    ]
+
+
+def test_a_group_may_be_in_a_dag_that_data_sets_schedule():
+    from airflow.sdk import DAG, PartitionedAssetTimetable
+
+    from weir_airflow import dataflow_group, on_dataset
+    from weir_airflow.dags.declaration import declared_meanwhile
+
+    by_zones = PartitionedAssetTimetable(assets=on_dataset("trips.zones"))
+    with declared_meanwhile() as found, DAG("mixed", schedule=by_zones, start_date=START):
+        dataflow_group(FLOW, cadence="@hourly")
+    assert (found[0].cadence, found[0].is_partitioned) == ("0 * * * *", True)
+    with (
+        DAG("mixed", schedule=by_zones, start_date=START),
+        pytest.raises(Misconfigured, check=of_kind("dags.cadence_missing")),
+    ):
+        dataflow_group(FLOW)
+
+
+def test_a_cadence_is_for_a_schedule_by_data_sets_and_has_to_be_one():
+    from airflow.sdk import Asset, AssetAlias
+
+    from weir_airflow import on_dataset
+
+    zones = on_dataset("trips.zones")
+    for kind, arguments in (
+        ("dags.cadence_missing", {"schedule": zones}),
+        ("dags.cadence_missing", {"schedule": [zones]}),
+        ("dags.cadence_in_vain", {"schedule": "@daily", "cadence": "@daily"}),
+        ("dags.cadence_in_vain", {"schedule": None, "cadence": "@daily"}),
+        ("dags.cadence_malformed", {"schedule": zones, "cadence": 24}),
+        ("dags.cadence_malformed", {"schedule": zones, "cadence": "@once"}),
+        ("dags.cron_malformed", {"schedule": zones, "cadence": "@dayly"}),
+        ("dags.schedule_not_a_time", {"schedule": zones, "cadence": timedelta(0)}),
+        ("dags.alias_without_key", {"schedule": Asset("calls") | AssetAlias("trips.zones"), "cadence": "@daily"}),
+    ):
+        with pytest.raises(Misconfigured, check=of_kind(kind)):
+            dag(**arguments)
+
+
+@pytest.mark.parametrize("name", ["zones", "trips.", ".zones", "trips.zones.all", "", None, 7])
+def test_a_data_set_is_named_by_dataflow_and_sink(name):
+    from weir_airflow import on_dataset
+
+    with pytest.raises(Misconfigured, check=of_kind("dags.dataset_malformed")):
+        on_dataset(name)
 
 
 def test_a_cadence_is_that_of_a_timetable_of_airflow_that_leaves_no_gap():

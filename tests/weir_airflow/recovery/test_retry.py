@@ -25,7 +25,9 @@ def context():
     once = RestartChoice.of(RestartStrategy.from_retries(1, timedelta(0)))
     declared = Declaration(flow, Topology(flow), TaskRecovery(once), "")
     ti = SimpleNamespace(dag_id="brook", run_id="r", task_id="spring-mouth", map_index=-1, id="ti-1")
-    run = SimpleNamespace(data_interval_start=datetime(2013, 1, 1, tzinfo=UTC))
+    start = datetime(2013, 1, 1, tzinfo=UTC)
+    interval = {"data_interval_start": start, "data_interval_end": start + timedelta(days=1)}
+    run = SimpleNamespace(dag_id="brook", run_id="r", partition_key=None, **interval)
     return {"ti": ti, "task": SimpleNamespace(declared=declared), "dag_run": run}
 
 

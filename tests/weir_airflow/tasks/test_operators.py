@@ -21,7 +21,7 @@ from pathlib import Path
 from airflow.sdk import DAG, CronDataIntervalTimetable, task
 from airflow.sdk.definitions.retry_policy import ExceptionRetryPolicy, RetryRule
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
-from weir_airflow import dataflow_dag, dataflow_group
+from weir_airflow import dataflow_dag, dataflow_group, on_dataset
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
 CONTROL = os.environ["WEIR_TEST_CONTROL"]
@@ -38,6 +38,7 @@ def tell(context):
 TOLD = {"on_retry_callback": tell, "on_failure_callback": tell}
 dataflow_dag(flow("stumble"), schedule="@daily", start_date=START, retries=1, retry_delay=timedelta(0))
 dataflow_dag(flow("fall"), schedule="@daily", start_date=START, retries=0, default_args=TOLD)
+dataflow_dag(flow("follow"), schedule=on_dataset("stumble.sums"), cadence="@daily", retries=0)
 dataflow_dag(
     flow("mind"),
     schedule="@daily",
@@ -132,10 +133,10 @@ def run(world):
     bag = DagBag(os.environ["AIRFLOW__CORE__DAGS_FOLDER"], bundle_name="dags-folder")
     assert not bag.import_errors
 
-    def test(dag_id, day, **changed):
+    def test(dag_id, day, hour=0, **changed):
         for name, value in changed.items():
             setattr(bag.dags[dag_id], name, value)
-        dag_run = bag.dags[dag_id].test(logical_date=datetime(2013, 1, day, tzinfo=UTC))
+        dag_run = bag.dags[dag_id].test(logical_date=datetime(2013, 1, day, hour, tzinfo=UTC))
         with create_session() as session:
             tis = session.query(TaskInstance).filter_by(dag_id=dag_id, run_id=dag_run.run_id).all()
             states = {(ti.task_id.rpartition(".")[2], ti.map_index): (ti.state, ti.try_number) for ti in tis}
@@ -225,6 +226,19 @@ def test_what_lies_in_an_interval_without_length_is_refused_in_one_try_when_it_b
     assert sorted(told(world)["fall"]) == ["numbers 0", "numbers 1"]
     with Ledger.open(f"sqlite:///{world}/ledger.db").transaction() as session:
         assert session.query(RunRow).filter_by(dataflow="fall").all() == []
+
+
+def test_a_dataflow_that_data_sets_schedule_is_tried_by_the_start_of_an_epoch(run, world):
+    state, tasks, _, _ = run("follow", 2)
+    assert (state, set(tasks.values())) == ("success", {("success", 1)})
+    assert {each.partition_key for each in asset_events("follow.sums")} == {None, "20130102T000000Z"}
+    with Ledger.open(f"sqlite:///{world}/ledger.db").transaction() as session:
+        (row,) = session.query(RunRow).filter_by(dataflow="follow").all()
+        day = datetime(2013, 1, 2, tzinfo=UTC)
+        assert (row.interval_start, row.interval_end) == (day, day + timedelta(days=1))
+    state, tasks, _, _ = run("follow", 3, hour=5)
+    assert (state, tasks["numbers", 0]) == ("failed", ("failed", 1))
+    assert "no partition key" in failure_of(world, "follow", "numbers")
 
 
 @pytest.fixture

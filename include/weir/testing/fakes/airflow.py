@@ -380,7 +380,7 @@ class FakeAirflow:
         self._require_reachable()
         return SeenDag(self.is_paused, self.has_scheduler, self.has_import_errors)
 
-    def open_runs(self, dag_id: str) -> list[OpenRun]:  # noqa: ARG002 - there is one DAG
+    def open_runs(self, dag_id: str, zone: str = "UTC") -> list[OpenRun]:  # noqa: ARG002 - there is one DAG
         """Return the DagRuns that are no success. Raises Retryable."""
         self._require_reachable()
         states = {run: self.state_of(run) for run in sorted({key.run_id for key in self.tasks})}
