@@ -124,7 +124,9 @@ def _why_it_waits(task: TaskPorts, request: BeginRequest, awaiting: Awaiting) ->
     region = region_of_task(request.task_prefix, request.key)
     asked = Asked(airflow=task.airflow, most=_MOST_ASKED)
     found = standing_of(task.coordinator.services, run, asked, only=region)
-    return awaiting.reason if found is None or found.waits_for is None else found.as_note()
+    if found is None or not (found.waits_for is not None or awaiting.reason in found.reason):
+        return awaiting.reason
+    return found.as_note()
 
 
 def try_to_note_begin(task: TaskPorts, key: TaskKey, attempt: Attempt) -> None:

@@ -444,7 +444,24 @@ class RunState:
         result, run = self.results.get(partition), partition.run_id(self.run)
         attempt = "" if result is None else result.attempt
         names = (run, partition.stage, partition.subtask, partition.layout, attempt)
-        return Loss(*names, obstacle.fault, obstacle.value)
+        new = self._new_version(result) if result is not None and obstacle is Obstacle.STALE else ""
+        return Loss(*names, obstacle.fault, new or obstacle.value)
+
+    def _new_version(self, result: CurrentResult) -> str:
+        """Name an epoch of a data set of which another version is published than a result was made of, if there is.
+
+        It may have been read for an input of it, in the same run.
+        """
+        for reads in result.reads:
+            of = next((each.partition for each in reads.members), None)
+            if of is not None and of.is_of_other_dataflow(self.run) and not self.is_as_published(reads):
+                dataflow, _, epoch = of.run.partition("@")
+                return f"{dataflow}.{of.stage} of {epoch} has another version since"
+            for read in reads.members if of is not None and of.run == result.partition.run else ():
+                before = self.results.get(read.partition)
+                if before is not None and before.digest == read.digest and not self._valid.get(read.partition, False):
+                    return self._new_version(before)
+        return ""
 
     def with_older_siblings(self, partitions: tuple[PartitionId, ...]) -> tuple[PartitionId, ...]:
         """Return partitions, and those that have to be recomputed before these are valid, since their code is older."""

@@ -82,6 +82,12 @@ class Origin(Enum):
     """Synthetic: its results are those of a checkpoint or savepoint."""
 
 
+def awaited_by(row: AttemptRow) -> str:
+    """Return why an attempt waits for data sets of other dataflows; empty where it does not."""
+    is_waiting = row.state == AttemptState.WAITING.value
+    return "; ".join(row.awaited.values()) if is_waiting and row.awaited else ""
+
+
 def attempts_of(session: Session, run: str, region: RegionId) -> list[AttemptRow]:
     """Return the attempts of `region`, oldest try first, without those of deleted DagRuns, which have tries below 1."""
     return [row for row in attempts_ever_of(session, run, region) if row.is_of_dag_run]

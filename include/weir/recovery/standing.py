@@ -19,7 +19,7 @@ from weir.coordination.values import DeliveredClear
 from weir.errors import WeirError
 from weir.execution.airflow_words import CLEARABLE
 from weir.execution.run_state import CLOSE, FINISHED, AttemptState, MissingContext, RegionState, RunState
-from weir.ledger.attempts import newest_attempts
+from weir.ledger.attempts import awaited_by, newest_attempts
 from weir.ledger.clears import add_pending_clears, clears_of_run, task_of
 from weir.ledger.database.tables import AttemptRow, DataflowRow, FailedBeginRow, RunRow
 from weir.ledger.deliveries import pending_deliveries
@@ -395,6 +395,7 @@ def _task(
     )
     if attempt is not None:
         facts = replace(facts, since=attempt.ended_at or attempt.began_at, error=attempt.error or "")
+        facts = replace(facts, awaited=awaited_by(attempt))
     if region == CLOSE:
         closing = committed_attempt(session, run.id, CLOSE)
         return replace(facts, has_result=closing is not None and closing.try_number >= _try_of(seen))

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from weir.dataflow.stage import Exchange, Stage
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, RunState
-from weir.ledger.attempts import newest_attempts
+from weir.ledger.attempts import awaited_by, newest_attempts
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.runs import Run
 from weir.recovery.failovers import seconds_of
@@ -59,7 +59,7 @@ class SubtaskNode:
     """A subtask of a region. Rows and bytes are those of its current results in all layouts, seconds of their attempt.
 
     `since` is when its newest attempt began or ended; None, as are `attempt` and `seconds`, where there is none.
-    `generation` counts the versions of its task's code in the run, from 1 on.
+    `generation` counts the versions of its task's code in the run, from 1 on. `error` is why it has failed, or waits.
     """
 
     subtask: int
@@ -215,7 +215,7 @@ def _subtask(state: RunState, region: RegionId, map_index: int, row: AttemptRow 
         seconds=None if row is None or row.ended_at is None else seconds_of(row),
         code=None if row is None else row.code,
         generation=None if row is None else row.generation,
-        error=None if row is None else row.error,
+        error=None if row is None else awaited_by(row) or row.error,
     )
 
 

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.execution.partition_state import PartitionState, StateEntry
-from weir.execution.run_state import CLOSE, AttemptState
+from weir.execution.run_state import CLOSE, AttemptState, RunState
 from weir.ledger.attempts import name_of_try
 from weir.ledger.database.columns import taken
 from weir.ledger.database.tables import (
@@ -35,6 +35,7 @@ from weir.ledger.runs import dataflow_of, run_by_id, runs_named, topology_of
 from weir.ledger.snapshot import run_state
 from weir.retention.release import release
 from weir.state.compactions import compaction_rows
+from weir.topology.partitions import PartitionId
 
 _RUNNING = (AttemptState.RUNNING.value, AttemptState.WAITING.value)
 _WITHOUT_RESULTS = (AttemptState.RETRYING.value, AttemptState.FAILED.value, AttemptState.FENCED.value)
@@ -56,7 +57,7 @@ class Consumer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultView:
-    """One result partition of one attempt; `is_valid` is None unless it is current.
+    """One result partition of one attempt; `is_valid` is None unless it is current, `invalid_because` unless it is not.
 
     `since` and `reason` are of its state, `kept` is why it is retained, or will be released next, where that was asked.
     `versions` are those of code, `code`, `archive` and `generation` what its attempt ran. `read_now_by` are the holders
@@ -69,6 +70,7 @@ class ResultView:
     try_number: int
     is_current: bool
     is_valid: bool | None
+    invalid_because: str | None
     state: str
     since: datetime
     reason: str
@@ -237,7 +239,7 @@ class _Known:
     def __init__(self, session: Session, run: RunRow, now: datetime, kept: Reasons) -> None:
         state = None if run.pinned is None else run_state(session, run_by_id(session, run.id))
         current = () if state is None else state.results.values()
-        self._valid = {each.result: state.is_valid(each.partition) for each in current if state is not None}
+        self._invalid = {each.result: _why_invalid(state, each.partition) for each in current if state is not None}
         self._readers = _readers(session, run.id, now)
         self._consumers = _consumers(session, run.id)
         self._versions = _versions(session, run.id)
@@ -252,7 +254,8 @@ class _Known:
             ResultView,
             row,
             try_number=attempt.try_number,
-            is_valid=self._valid.get(row.id) if row.is_current else None,
+            is_valid=self._invalid.get(row.id) is None if row.is_current and row.id in self._invalid else None,
+            invalid_because=self._invalid.get(row.id) if row.is_current else None,
             since=row.state_at,
             reason=row.state_reason,
             kept=self._kept.get(row.id),
@@ -265,6 +268,12 @@ class _Known:
             published=tuple(self._versions[row.folder]),
             story=(written, *committed_entry(attempt, later), *later),
         )
+
+
+def _why_invalid(state: RunState, partition: PartitionId) -> str | None:
+    if state.is_valid(partition):
+        return None
+    return state.loss(partition, next(state.obstacles(partition))).detail
 
 
 def _readers(session: Session, run: str, now: datetime) -> dict[int, list[str]]:

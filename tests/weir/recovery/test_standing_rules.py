@@ -184,6 +184,15 @@ def test_a_wait_for_a_run_that_goes_on_has_no_command():
     assert (found.stand, found.root.stand, found.root.command) == (Stand.WAITING, Stand.RUNNING, "")
 
 
+def test_a_wait_for_a_data_set_tells_since_when_and_keeps_nothing_that_runs_from_being_told():
+    waiting = task(A, "deferred", AttemptState.WAITING, awaited="waiting for trips.zones")
+    found = of(waiting, task(B, "none"), task(CLOSE, "none"))
+    assert (found.stand, found.since, found.command) == (Stand.WAITING, NOON, "")
+    assert found.reason == "a[0] is waiting for trips.zones"
+    found = of(waiting, task(B, "running", AttemptState.RUNNING), task(CLOSE, "none"))
+    assert found.stand is Stand.RUNNING
+
+
 def test_a_closing_task_waits_for_the_run_before_or_for_a_target():
     closing = task(CLOSE, "deferred", AttemptState.WAITING)
     before = facts(task(A, "failed"), task(CLOSE, "upstream_failed"))

@@ -149,6 +149,8 @@ def _details(run: str, result: ResultView) -> Iterable[str]:
         yield f"code {' = '.join(map(short, result.versions))}{by}"
     if result.differs_from:
         yield f"differs from {result.differs_from}, which was computed from equal inputs"
+    if result.invalid_because is not None and result.state != PartitionState.QUARANTINED.value:
+        yield f"not valid: {result.invalid_because}"
     if result.state != PartitionState.FINISHED.value:
         yield f"{result.state} on {at(result.since)}: {result.reason}"
     elif result.kept is not None:

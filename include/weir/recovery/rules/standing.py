@@ -62,9 +62,9 @@ class TaskFacts:
     """A region of a run, or its closing task: its newest attempt, its results, and its task instance in Airflow.
 
     `since` is when the newest attempt has begun, or has ended if it has; `error` is why it has failed, or why a closing
-    task waits. `awaits` are the regions that a waiting attempt waits for. `begin_error` is that of a newer try that
-    failed before it was registered. `upstream` are the names of the regions before it. `seen` is None where Airflow
-    was not asked.
+    task waits. `awaits` are the regions that a waiting attempt waits for, `awaited` says for which data sets of other
+    dataflows it does. `begin_error` is that of a newer try that failed before it was registered. `upstream` are the
+    names of the regions before it. `seen` is None where Airflow was not asked.
     """
 
     region: RegionId
@@ -76,6 +76,7 @@ class TaskFacts:
     error: str = ""
     begin_error: str = ""
     awaits: tuple[RegionId, ...] = ()
+    awaited: str = ""
     is_to_be_cleared: bool = False
     upstream: frozenset[str] = frozenset()
     seen: SeenTask | None = None
@@ -110,7 +111,8 @@ class TaskFacts:
     def is_working(self) -> bool:
         """Report whether a process computes it, or another try follows the last one."""
         is_over = self.seen is not None and self.seen.state in _ENDED
-        waits_for_time = self.state is AttemptState.WAITING and not self.awaits and self.region != CLOSE
+        has_reason = bool(self.awaits or self.awaited)
+        waits_for_time = self.state is AttemptState.WAITING and not has_reason and self.region != CLOSE
         return not is_over and (self.state in (AttemptState.RUNNING, AttemptState.RETRYING) or waits_for_time)
 
 
@@ -459,7 +461,9 @@ def _waits(facts: EpochFacts) -> Iterable[_Wait]:
         if each.state is not AttemptState.WAITING:
             continue
         others = sorted({region for region in each.awaits if not region.is_of_own_run})
-        if others:
+        if each.awaited:
+            yield _Wait(f"{_name(each)} is {each.awaited}", each.since)
+        elif others:
             yield _Wait(f"{_name(each)} waits for {_named(map(str, others))}", each.since, others[-1].run)
         elif each.region == CLOSE and facts.close_awaits is not None:
             reason = f"{_name(each)} waits until {facts.close_awaits} is closed"
