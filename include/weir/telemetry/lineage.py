@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Final
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -20,13 +21,20 @@ from weir.dataflow.stage import Stage, StageKind
 from weir.execution.run_state import CLOSE, FINISHED, AttemptState
 from weir.formats.manifest import Manifest
 from weir.ledger.attempts import Origin, attempts_of, tries_of_task
-from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow, ResultRow, RunRow
+from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.publications import last_publication
 from weir.ledger.reads import reads_of
-from weir.ledger.runs import epoch_of_run, topology_of
+from weir.ledger.runs import dataflow_of, epoch_of_run, topology_of
 from weir.store.errors import NotFound
 from weir.store.probe import read_manifest
 from weir.topology.regions import RegionId, Topology
+from weir.wording import first_few
+
+Place = tuple[str, str]
+"""A dataflow, and a stage of it."""
+
+_SHOWN: Final = 3
+"""How many of the epochs that were read of a data set its version names."""
 
 
 class DatasetKind(Enum):
@@ -37,7 +45,7 @@ class DatasetKind(Enum):
     RESULT = "result"
     """The results between tasks."""
     PUBLISHED = "published"
-    """The versions of a sink, in the store and in its targets."""
+    """The versions of a sink, in the store and in its targets. Another dataflow reads those of the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +62,11 @@ class Dataset:
     spark_schema: str = ""
     rows: int | None = None
     bytes: int | None = None
+
+    @property
+    def place(self) -> Place:
+        """The dataflow and the stage whose rows it has."""
+        return self.dataflow, self.stage.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +97,16 @@ class Lineage:
 def declared_lineage(topology: Topology, region: str) -> Lineage:
     """Return what a region, or the closing task, reads by its declaration."""
     dataflow = topology.dataflow.name
-    read = (Dataset(dataflow=dataflow, stage=stage, kind=kind) for stage, kind in _inputs(topology, region))
-    return Lineage(dataflow=dataflow, inputs=tuple(read))
+    read = [Dataset(dataflow=dataflow, stage=stage, kind=kind) for stage, kind in _inputs(topology, region)]
+    stages = () if region == CLOSE.name else topology.stages_of(region)
+    names = [each.stage for stage in stages for each in stage.exchanges.values() if each.is_dataset]
+    return Lineage(dataflow=dataflow, inputs=(*read, *map(_dataset, dict.fromkeys(names))))
+
+
+def _dataset(name: str) -> Dataset:
+    """Return a data set of another dataflow, whose targets are nothing to its readers."""
+    dataflow, _, sink = name.partition(".")
+    return Dataset(dataflow=dataflow, stage=Stage(sink, "", kind=StageKind.SINK), kind=DatasetKind.PUBLISHED)
 
 
 def _inputs(topology: Topology, region: str) -> Iterator[tuple[Stage, DatasetKind]]:
@@ -114,25 +135,26 @@ def lineage_of(services: Services, dataflow: str, key: TaskKey, try_number: int)
         if row is None or run is None or run.pinned is None:
             return None
         topology = topology_of(run.pinned)
-        read = _by_stage(_rows_read(session, row.id))
-        written = _by_stage(_rows_written(session, row))
+        read = _by_place(_rows_read(session, row.id))
+        written = _by_place(_rows_written(session, row))
+        published = _versions(session, {each: rows for each, rows in read.items() if each[0] != dataflow})
         versions = {sink: last_publication(session, run.id, sink) for sink in topology.sinks}
         numbers = {sink: found.version for sink, found in versions.items() if found is not None}
         parent = _parent(session, row)
     manifests = _manifests(services, (rows[0] for rows in (read | written).values()))
-    resolved = next((manifests[stage].resolved for stage in written if stage in manifests), {})
+    resolved = next((manifests[place].resolved for place in written if place in manifests), {})
     inputs = tuple(
-        _with_counts(each, read.get(each.stage.name, []), manifests)
-        if each.kind is DatasetKind.RESULT
-        else replace(each, version=resolved.get(each.stage.name, ""))
+        replace(each, version=resolved.get(each.stage.name, ""))
+        if each.kind is DatasetKind.SOURCE
+        else _with_counts(each, read.get(each.place, []), manifests, published.get(each.place))
         for each in declared_lineage(topology, row.region).inputs
     )
     if row.region == CLOSE.name:
         outputs = _published(inputs, run.epoch, numbers) if AttemptState(row.state) in FINISHED else ()
     else:
-        stages = {name: topology.dataflow.stage(name) for name in written}
-        sets = {name: Dataset(dataflow=dataflow, stage=each, kind=DatasetKind.RESULT) for name, each in stages.items()}
-        outputs = tuple(_with_counts(sets[name], rows, manifests) for name, rows in written.items())
+        stages = {place: topology.dataflow.stage(place[1]) for place in written}
+        sets = {at: Dataset(dataflow=dataflow, stage=each, kind=DatasetKind.RESULT) for at, each in stages.items()}
+        outputs = tuple(_with_counts(sets[place], rows, manifests) for place, rows in written.items())
     digests = {f"{each.stage}[{each.subtask}] {each.layout}": each.digest for rows in written.values() for each in rows}
     return Lineage(
         dataflow=dataflow,
@@ -171,33 +193,53 @@ def _rows_written(session: Session, row: AttemptRow) -> list[ResultRow]:
     return list(session.scalars(select(ResultRow).where(ResultRow.attempt == by).order_by(ResultRow.id)))
 
 
-def _by_stage(rows: Iterable[ResultRow]) -> dict[str, list[ResultRow]]:
-    found: dict[str, list[ResultRow]] = {}
+def _by_place(rows: Iterable[ResultRow]) -> dict[Place, list[ResultRow]]:
+    found: dict[Place, list[ResultRow]] = {}
     for row in rows:
-        found.setdefault(row.stage, []).append(row)
+        found.setdefault((dataflow_of(row.run), row.stage), []).append(row)
     return found
 
 
-def _with_counts(dataset: Dataset, rows: list[ResultRow], manifests: Mapping[str, Manifest]) -> Dataset:
-    """Add the epoch, the columns, the rows in one of the layouts, and the bytes in all of them."""
+def _versions(session: Session, read: Mapping[Place, list[ResultRow]]) -> dict[Place, str]:
+    """Name the versions of other dataflows' data sets that were read: the newest epochs, and how many more."""
+    folders = {row.folder: place for place, rows in read.items() for row in rows}
+    query = select(PublicationRow).where(
+        PublicationRow.run.in_({row.run for rows in read.values() for row in rows}),
+        PublicationRow.sink.in_({sink for _, sink in read}),
+        PublicationRow.published_at.is_not(None),
+    )
+    numbers: dict[Place, dict[str, int]] = {}
+    for row in session.scalars(query.order_by(PublicationRow.run.desc(), PublicationRow.version)) if read else ():
+        for place in {folders[each] for each in row.folders if each in folders}:
+            numbers.setdefault(place, {})[row.run] = row.version
+    return {
+        place: first_few([f"{epoch_of_run(run)} v{number}" for run, number in found.items()], _SHOWN)
+        for place, found in numbers.items()
+    }
+
+
+def _with_counts(
+    dataset: Dataset, rows: list[ResultRow], manifests: Mapping[Place, Manifest], version: str | None = None
+) -> Dataset:
+    """Add the version (None: the epoch), the columns, the rows in one of a run's layouts, and the bytes in all."""
     if not rows:
         return dataset
-    first = rows[0]
+    first, layouts = rows[0], {row.run: row.layout for row in reversed(rows)}
     return replace(
         dataset,
-        version=epoch_of_run(first.run),
-        spark_schema=manifests[first.stage].spark_schema if first.stage in manifests else "",
-        rows=sum(each.rows for each in rows if each.layout == first.layout),
+        version=epoch_of_run(first.run) if version is None else version,
+        spark_schema=manifests[dataset.place].spark_schema if dataset.place in manifests else "",
+        rows=sum(each.rows for each in rows if each.layout == layouts[each.run]),
         bytes=sum(each.bytes for each in rows),
     )
 
 
-def _manifests(services: Services, rows: Iterable[ResultRow]) -> dict[str, Manifest]:
-    """Return the manifests of results by stage; one that is lost meanwhile costs the columns only."""
+def _manifests(services: Services, rows: Iterable[ResultRow]) -> dict[Place, Manifest]:
+    """Return the manifests of results by dataflow and stage; one that is lost meanwhile costs the columns only."""
     found = {}
     for row in rows:
         with suppress(NotFound):
-            found[row.stage] = read_manifest(services.store, row.folder)
+            found[dataflow_of(row.run), row.stage] = read_manifest(services.store, row.folder)
     return found
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.weir.datasets.neighbours import Neighbours, trips
 
 from weir.coordination.values import TaskKey
+from weir.dataflow import Dataflow, Stage, blocking, dataset, last, sink
 from weir.telemetry.lineage import DatasetKind, declared_lineage, lineage_of
 from weir.topology.regions import Topology
 
@@ -73,3 +75,48 @@ def test_what_failed_before_it_was_registered_has_no_lineage_but_what_is_declare
     assert declared.outputs == ()
     read = declared_lineage(Topology(done.airflow.flow), "raw-clean").inputs
     assert versions(read) == {("raw", DatasetKind.SOURCE, "")}
+
+
+@pytest.fixture
+def town(tmp_path):
+    """Trips, whose zones a dataflow reads into a stage of that name: the last two days."""
+    town = Neighbours(tmp_path)
+    town.add(trips())
+    read = Stage("zones", "pipelines.report:zones", {"x": dataset("trips.zones", epoch=last(2))})
+    town.add(
+        Dataflow("report", [read, Stage("made", "pipelines.report:made", [blocking("zones")]), sink("made", "out")])
+    )
+    town.run("trips", 1, 2)
+    town.run("report", 1, 2)
+    return town
+
+
+def of_task(town, dataflow, task, index=-1, day=2):
+    key = TaskKey(dataflow, f"scheduled__2013-01-{day:02d}", task, index)
+    return lineage_of(town.services, dataflow, key, 1)
+
+
+def test_a_data_set_that_is_read_is_what_its_own_dataflow_has_published(town):
+    (published,) = of_task(town, "trips", "weir_close").outputs
+    (read,) = of_task(town, "report", "zones", day=1).inputs
+    assert (read.kind, read.place, read.version) == (DatasetKind.PUBLISHED, ("trips", "zones"), f"{EPOCH} v1")
+    assert (published.kind, published.place) == (read.kind, read.place)
+    assert (read.rows, read.spark_schema) == (published.rows, published.spark_schema)
+
+
+def test_of_several_epochs_the_newest_is_named_first(town):
+    (read,) = of_task(town, "report", "zones").inputs
+    assert read.version == f"20130102T000000Z v1, {EPOCH} v1"
+    assert read.rows == 4
+
+
+def test_a_stage_of_the_same_name_is_another_data_set(town):
+    assert [each.place for each in of_task(town, "report", "zones").outputs] == [("report", "zones")]
+    assert [each.place for each in of_task(town, "report", "made-out").inputs] == [("report", "zones")]
+
+
+def test_a_data_set_is_declared_before_anything_was_read(town):
+    declared = declared_lineage(Topology(town.airflows["report"].flow), "zones").inputs
+    assert [(each.place, each.kind, each.version) for each in declared] == [
+        (("trips", "zones"), DatasetKind.PUBLISHED, "")
+    ]
