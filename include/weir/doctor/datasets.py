@@ -31,6 +31,21 @@ def dataset_problems(dataflows: Sequence[Mapping[str, Any]]) -> Iterator[Problem
         yield Problem(file=first["file"], dataflow=cycle[0], text=text)
 
 
+def unknown_publishers(dataflows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a note for each dataflow that others read, and that none of these files declares, with its readers."""
+    known = {each["dataflow"] for each in dataflows}
+    read: dict[str, dict[str, None]] = {}
+    for each in dataflows:
+        for name in (one["dataset"] for one in each["reads"]):
+            if name.partition(".")[0] not in known:
+                read.setdefault(name, {})[f"{each['dataflow']} ({each['file']})"] = None
+    for name, readers in read.items():
+        yield (
+            f"{name} is read by {', '.join(readers)}, and none of these files declares dataflow "
+            f"{name.partition('.')[0]}: whether it is published is not checked"
+        )
+
+
 def _problem_of(reader: Mapping[str, Any], read: Mapping[str, str], producer: Mapping[str, Any]) -> str | None:
     name, sink, cadence = read["dataset"], read["dataset"].partition(".")[2], producer["cadence"]
     if sink not in producer["sinks"]:

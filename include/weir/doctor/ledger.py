@@ -6,8 +6,9 @@ Invariant: the ledger is only read. It is not created or migrated, and no lock i
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,7 @@ from urllib.parse import quote
 from sqlalchemy import Connection, create_engine, func, inspect, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from weir.doctor import table
@@ -25,12 +27,28 @@ from weir.ledger.database.postgres import arguments_of
 from weir.ledger.database.sqlite import file_system_of, is_on_network
 from weir.ledger.database.tables import DataflowRow, PendingClearRow, RunRow
 from weir.ledger.ledger import HEAD
+from weir.ledger.runs import dag_ids_of, newest_dataflows
+from weir.topology.regions import Topology
+from weir.wording import first_few
 
 WAIT_SECONDS = 5
 """How long to wait for a connection or a lock."""
 
 OLD_CLEAR: Final = timedelta(minutes=15)
 """Upkeep runs every three minutes: a clear that is pending for longer is one that Airflow refuses."""
+
+
+LISTED: Final = 5
+"""The largest number of readers that are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publisher:
+    """A dataflow whose data sets others read, and the DAGs that have runs of it, and of each that reads."""
+
+    dataflow: str
+    dag_ids: tuple[str, ...]
+    readers: Mapping[str, tuple[str, ...]]
 
 
 class LedgerExam:
@@ -48,6 +66,7 @@ class LedgerExam:
             table.LEDGER_REVISION.check(self.check_revision),
             table.LEDGER_WRITING.check(self.check_writing),
             table.PENDING_CLEARS.check(self.check_pending_clears),
+            table.DATA_SETS.check(self.check_data_sets),
         ]
 
     def store_ids(self) -> tuple[str, ...]:
@@ -57,6 +76,21 @@ class LedgerExam:
     def dag_ids(self) -> tuple[str, ...]:
         """Return the DAGs that have runs in this ledger."""
         return self._distinct(RunRow.dag_id, RunRow.has_dag_run)
+
+    def publishers(self) -> tuple[Publisher, ...]:
+        """Return the dataflows whose data sets others read, by their newest runs."""
+        if not self._exists:
+            return ()
+        with self._connected() as connection, Session(connection) as session:
+            read_by: dict[str, dict[str, None]] = {}
+            for name, readers in _read(newest_dataflows(session)).items():
+                read_by.setdefault(name.partition(".")[0], {}).update(dict.fromkeys(readers))
+            names = {*read_by, *(each for readers in read_by.values() for each in readers)}
+            dags = {name: dag_ids_of(session, name) for name in names}
+        return tuple(
+            Publisher(name, dags[name], {each: dags[each] for each in readers})
+            for name, readers in sorted(read_by.items())
+        )
 
     def check_place(self) -> Iterator[Finding]:
         """Check that the ledger is a server, or a file on a local disk."""
@@ -117,6 +151,11 @@ class LedgerExam:
         with self._connected() as connection:
             number, oldest = connection.execute(select(*columns).where(PendingClearRow.settled_at.is_(None))).one()
         yield pending_clears_finding(number, oldest, datetime.now(UTC), is_served=self._is_served)
+
+    def check_data_sets(self) -> Iterator[Finding]:
+        """Check that what dataflows read of each other is declared, by their newest runs."""
+        with self._connected() as connection, Session(connection) as session:
+            yield from data_set_findings(newest_dataflows(session))
 
     def _distinct(self, column: Any, *wanted: Any) -> tuple[str, ...]:
         if not self._exists:
@@ -184,6 +223,30 @@ def pending_clears_finding(number: int, oldest: datetime | None, now: datetime, 
     if now - oldest < OLD_CLEAR or not is_served:
         return table.PENDING_CLEARS.ok(found if is_served else f"{found}; delivered when Airflow runs")
     return table.PENDING_CLEARS.problem(found)
+
+
+def _read(dataflows: Mapping[str, Topology]) -> dict[str, list[str]]:
+    """Return the dataflows that read each data set, by its name."""
+    found: dict[str, dict[str, None]] = {}
+    for name, topology in dataflows.items():
+        for stage in topology.dataflow.stages:
+            for each in stage.exchanges.values():
+                if each.is_dataset:
+                    found.setdefault(each.stage, {})[name] = None
+    return {name: [*readers] for name, readers in sorted(found.items())}
+
+
+def data_set_findings(dataflows: Mapping[str, Topology]) -> Iterator[Finding]:
+    """Judge what dataflows read of each other, as their newest runs declare it."""
+    read = _read(dataflows)
+    missing = []
+    for name, readers in read.items():
+        dataflow, _, sink = name.partition(".")
+        known = dataflows.get(dataflow)
+        if known is None or sink not in known.sinks:
+            what = f"the newest run of {dataflow} has no such sink" if known else f"no task of {dataflow} has begun"
+            missing.append(table.DATA_SETS.warning(f"{name}, which {first_few(readers, LISTED)} reads: {what}"))
+    yield from missing or [table.DATA_SETS.ok(f"{len(read)} that other dataflows read" if read else "none is read")]
 
 
 def _write_refusal(connection: Connection, *, is_server: bool) -> str:

@@ -127,6 +127,12 @@ PENDING_CLEARS = _ledger(
     "unpause the DAG weir_upkeep and read the log of its last run, which names what Airflow refuses; a clear of a "
     "DAG or run that was deleted in Airflow can never be delivered",
 )
+DATA_SETS = _ledger(
+    "data sets",
+    "a sink of that name in the newest run of the other dataflow",
+    "let the other dataflow publish it again, under the name that is read, or have its readers read another one: "
+    "`weir datasets` shows who publishes and reads what",
+)
 
 # Store
 
@@ -217,6 +223,12 @@ NO_UPKEEP = replace(
     UPKEEP,
     mend="put a file into the DAGs folder with the line: "
     "from weir_airflow.upkeep.upkeep import dag, hourly_dag, requests_dag",
+)
+PUBLISHERS = _airflow(
+    "publishers",
+    "a DAG that publishes what others read",
+    "let the readers go first, or put its DAG file back: `weir datasets` shows who publishes and reads what",
+    seconds=40.0,
 )
 
 # Spark, for each of its connections

@@ -5,7 +5,7 @@ Invariant: nothing is cleared; permissions are tested by dry runs without items.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
@@ -24,6 +24,8 @@ from weir_airflow.api.clearing import base_urls_of, clearer_for, client_of
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
+    from weir.doctor.ledger import Publisher
+
 
 _SECONDS: Final = 10.0
 _MOST_DAGS: Final = 100
@@ -35,11 +37,17 @@ UPKEEPS: Final = (table.UPKEEP.name, "weir_upkeep_hourly", REQUESTS)
 
 
 class ApiExam:
-    """Checks the api-server. `dag_ids` returns those in the ledger."""
+    """Checks the api-server. `dag_ids` and `publishers` return those in the ledger."""
 
-    def __init__(self, connection: Callable[[], Connection], dag_ids: Callable[[], tuple[str, ...]]) -> None:
+    def __init__(
+        self,
+        connection: Callable[[], Connection],
+        dag_ids: Callable[[], tuple[str, ...]],
+        publishers: Callable[[], tuple[Publisher, ...]] = tuple,
+    ) -> None:
         self._find_connection = connection
         self._dag_ids = dag_ids
+        self._publishers = publishers
 
     def checks(self) -> list[Check]:
         """Return the checks, in order."""
@@ -49,6 +57,7 @@ class ApiExam:
             table.LOG_IN.check(self.check_login),
             table.PLUGIN.check(self.check_plugin),
             table.UPKEEP.check(self.check_upkeep),
+            table.PUBLISHERS.check(self.check_publishers),
         ]
 
     def check_connection(self) -> Iterator[Finding]:
@@ -101,6 +110,27 @@ class ApiExam:
                 yield table.NO_UPKEEP.of(name=name).problem("Airflow has no such DAG")
             else:
                 yield upkeep.problem("paused", name=name) if response.json()["is_paused"] else upkeep.ok("unpaused")
+
+    def check_publishers(self) -> Iterator[Finding]:
+        """Check that Airflow still has the DAGs of the dataflows that others read."""
+        publishers = self._publishers()
+        gone = [(each, [name for name, dags in each.readers.items() if self._has_any(dags)]) for each in publishers]
+        gone = [(each, readers) for each, readers in gone if readers and not self._has_any(each.dag_ids)]
+        for each, readers in gone:
+            found = f"Airflow has no DAG of {each.dataflow} any more, which {first_few(readers, _LISTED)} reads"
+            yield table.PUBLISHERS.problem(found)
+        if not gone:
+            yield table.PUBLISHERS.ok(f"of {first_few([each.dataflow for each in publishers], _LISTED) or 'none'}")
+
+    def _has_any(self, dag_ids: Iterable[str]) -> bool:
+        return any(map(self._has, dag_ids))
+
+    def _has(self, dag_id: str) -> bool:
+        try:
+            response = self._api.call("GET", path_of("api", "v2", "dags", dag_id))
+        except Misconfigured:
+            return True  # one that this account may not see
+        return response.status_code != HTTPStatus.NOT_FOUND and not response.json()["is_stale"]
 
     def _answer_of(self, url: str) -> Finding:
         try:

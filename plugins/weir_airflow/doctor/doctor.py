@@ -103,7 +103,7 @@ class Doctor:
         from weir_airflow.connections.connections import api_connection  # noqa: PLC0415
         from weir_airflow.doctor.api import ApiExam  # noqa: PLC0415
 
-        return ApiExam(lambda: api_connection(found), ledger.dag_ids).checks()
+        return ApiExam(lambda: api_connection(found), ledger.dag_ids, ledger.publishers).checks()
 
     def _spark_checks(self, found: Settings, conn_id: str, store: Store) -> list[Check]:
         from weir_airflow.connections.connections import spark_connection  # noqa: PLC0415

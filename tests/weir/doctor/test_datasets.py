@@ -1,8 +1,12 @@
-"""What `weir check` finds between dataflows."""
+"""What `weir check` and `weir doctor` find between dataflows."""
 
 import pytest
+from tests.weir.datasets.neighbours import Neighbours, reader, trips
 
-from weir.doctor.datasets import dataset_problems
+from weir.dataflow import Dataflow, dataset, sink
+from weir.doctor.datasets import dataset_problems, unknown_publishers
+from weir.doctor.examination import Status, examine
+from weir.doctor.ledger import LedgerExam
 
 DAILY, HOURLY = "0 0 * * * in UTC", "0 * * * * in UTC"
 
@@ -42,3 +46,61 @@ def test_a_cycle_over_three_files_is_named():
     (found,) = dataset_problems([*flows, declared("d", ("a.out", "same"))])
     assert found.text.kind == "recovery.dataset_cycle"
     assert {found.text.names["cycle"].count(name) for name in "abc"} == {1, 2}
+
+
+def test_what_is_read_of_a_dataflow_that_no_file_declares_is_noted_with_its_readers():
+    flows = [declared(name, ("trips.out", "same")) for name in ("report", "summary")]
+    (note,) = unknown_publishers(flows)
+    assert all(name in note for name in ("trips.out", "report.py", "summary.py"))
+    assert not list(unknown_publishers([*flows, declared("trips")]))
+
+
+@pytest.fixture
+def town(tmp_path):
+    town = Neighbours(tmp_path)
+    town.add(trips())
+    town.add(reader(zones=dataset("trips.zones")))
+    town.run("trips", 1)
+    town.run("report", 1)
+    return town
+
+
+def exam(tmp_path):
+    return LedgerExam(f"sqlite:///{tmp_path}/ledger.db")
+
+
+def of_data_sets(tmp_path):
+    return [each for each in examine([exam(tmp_path).checks()]) if each.name == "data sets"]
+
+
+def test_a_data_set_that_is_declared_is_ok(town, tmp_path):
+    assert [each.status for each in of_data_sets(tmp_path)] == [Status.OK]
+
+
+def test_a_sink_that_was_renamed_is_named_with_those_who_read_it(town, tmp_path):
+    town.add(Dataflow("trips", [*trips().stages[:-1], sink("by_zone", "districts")]))
+    town.run("trips", 2)
+    (found,) = of_data_sets(tmp_path)
+    assert found.status is Status.WARNING
+    assert "trips.zones" in found.found
+    assert "report" in found.found
+
+
+def test_readers_of_another_data_set_since_have_nothing_to_say(town, tmp_path):
+    town.add(Dataflow("trips", [*trips().stages[:-1], sink("by_zone", "districts")]))
+    town.add(reader(zones=dataset("trips.districts")))
+    town.run("trips", 2)
+    town.run("report", 2)
+    assert [each.status for each in of_data_sets(tmp_path)] == [Status.OK]
+
+
+def test_a_dataflow_that_has_never_begun_is_named_too(town, tmp_path):
+    town.add(reader("late", x=dataset("nothing.out"))).dag_run(1)
+    town.go_on()
+    (found,) = of_data_sets(tmp_path)
+    assert "nothing.out" in found.found
+
+
+def test_the_dags_of_those_who_publish_and_read_are_told(town, tmp_path):
+    (found,) = exam(tmp_path).publishers()
+    assert (found.dataflow, found.dag_ids, dict(found.readers)) == ("trips", ("trips",), {"report": ("report",)})

@@ -73,7 +73,7 @@ def test_a_good_sqlite_ledger_is_ok_and_unchanged(path):
     before = path.read_bytes()
     found = checked(sqlite_url(path))
     assert {each.status for each in found.values()} == {Status.OK}, found
-    assert set(found) == {"place", "answers", "revision", "writing", "pending clears"}
+    assert set(found) == {"place", "answers", "revision", "writing", "pending clears", "data sets"}
     assert path.read_bytes() == before
 
 
@@ -140,7 +140,7 @@ def test_a_good_postgresql_ledger_is_ok(new_postgres_url):
     url = new_postgres_url()
     found = checked(url)
     assert {each.status for each in found.values()} == {Status.OK}, found
-    assert set(found) == {"place", "answers", "revision", "writing", "pending clears"}
+    assert set(found) == {"place", "answers", "revision", "writing", "pending clears", "data sets"}
     password = url.split("://")[1].split("@")[0].split(":")[1]
     assert not any(password in each.found for each in found.values())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weir.doctor.examination import Status, examine
+from weir.doctor.ledger import Publisher
 from weir_airflow.doctor.api import UPKEEPS
 
 PASSWORDS = {"worker": "worker-secret", "reader": "reader-secret"}
@@ -16,12 +17,12 @@ def checked(api_url, river):
 
     from weir_airflow.doctor.api import ApiExam
 
-    def check(login="worker", password=None, host=api_url, dag_ids=("river",), **more):
+    def check(login="worker", password=None, host=api_url, dag_ids=("river",), publishers=(), **more):
         connection = Connection(
             conn_id="weir_api",
             **{"conn_type": "http", "host": host, "login": login, "password": password or PASSWORDS[login], **more},
         )
-        exam = ApiExam(lambda: connection, lambda: dag_ids)
+        exam = ApiExam(lambda: connection, lambda: dag_ids, lambda: publishers)
         return {each.name: each for each in examine([exam.checks()])}
 
     return check
@@ -47,6 +48,16 @@ def test_the_dags_that_an_account_may_not_clear_are_named(checked):
 def test_a_dag_that_airflow_no_longer_has_does_not_hide_the_endpoint(checked):
     found = checked(dag_ids=("brook", "river"))
     assert found["plugin"].status is Status.OK
+
+
+@pytest.mark.parametrize(
+    ("publisher", "reader", "status"),
+    [("river", "river", Status.OK), ("brook", "river", Status.PROBLEM), ("brook", "lake", Status.OK)],
+)
+def test_a_dag_that_airflow_no_longer_has_and_that_others_read_is_a_problem(checked, publisher, reader, status):
+    found = checked(publishers=(Publisher("trips", (publisher,), {"report": (reader,)}),))["publishers"]
+    assert found.status is status
+    assert ("report" in found.found) is (status is Status.PROBLEM)
 
 
 def test_a_wrong_password_is_a_problem_and_ends_the_checks(checked):

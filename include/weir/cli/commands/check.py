@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from weir.cli.documents import AsJson, print_document
-from weir.doctor.datasets import dataset_problems
+from weir.doctor.datasets import dataset_problems, unknown_publishers
 from weir.doctor.problems import Problem, answers_about
 from weir.views.documents import plain
 
@@ -89,6 +89,7 @@ def report_of(arguments: Sequence[str], environ: Mapping[str, str] = os.environ)
             report.problems += [Problem.from_json(each) for each in answer["problems"]]
             report.notes += answer["notes"]
     report.problems += [*_same_names(report.dataflows), *dataset_problems(report.dataflows)]
+    report.notes += unknown_publishers(report.dataflows)
     return report
 
 
