@@ -1,4 +1,4 @@
-"""Draws the graph of a run as SVG: layers from left to right, the stages of a region in one box.
+"""Draws graphs as SVG: layers from left to right, the stages of a region, or the data sets of a dataflow, in one box.
 
 Where the boxes stand and how the lines run is grandalf's layout (Sugiyama's method); what is drawn is the graph alone.
 A drawing has no script, no style sheet of its own and no address but the links that it is given: its classes are
@@ -7,8 +7,8 @@ styled by the page around it, or by `svg_file`, which makes it whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,8 @@ from markupsafe import Markup
 
 from weir.dataflow.stage import ExchangeKind
 from weir.units import format_size
-from weir.views.graphs import ExchangeEdge, RegionNode, RunGraph, StageNode, SubtaskStatus, counted
+from weir.views.graphs import ExchangeEdge, RegionNode, RunGraph, StageNode, counted
+from weir.views.lineage import Lineage
 
 _LINE, _TITLE, _PAD, _MARGIN = 17, 20, 8, 12
 """The heights of a stage's line and of a box's title, the space inside a box and around the drawing, in pixels."""
@@ -55,8 +56,8 @@ environment: Final = templates_of("weir.views")
 STYLE: Final = Path(__file__).parent / "templates" / "drawing.css"
 """The style sheet of a drawing's classes."""
 
-Link = Callable[[RegionNode], str | None]
-"""The address that a box leads to, None for none."""
+Link = Callable[[str], str | None]
+"""The address that the box of a name leads to, None for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +73,21 @@ class Label:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A region."""
+    """A region, or a dataflow; `status` is that which a person has to see first.
+
+    `said` is how many subtasks have which status, how long the longest took, and what code.
+    """
 
     x: float
     y: float
     width: float
     height: float
-    region: RegionNode
+    name: str
     title: Label
     stages: tuple[Label, ...]
     said: str
-    """How many subtasks have which status, how long the longest took, and what code."""
-
-    @property
-    def status(self) -> SubtaskStatus:
-        """The status that a person has to see first."""
-        return self.region.worst
+    status: str
+    is_of_later_code: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +103,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """Boxes and lines, and the size of the whole, in pixels."""
+    """Boxes and lines, the size of the whole, in pixels, and what it shows, in words."""
 
+    about: str
     width: float
     height: float
     boxes: tuple[Box, ...]
@@ -112,10 +113,7 @@ class Drawing:
 
 
 def drawing_of(graph: RunGraph) -> Drawing:
-    """Lay a graph out."""
-    nodes = {region.name: Vertex(region) for region in graph.regions}
-    for vertex in nodes.values():
-        vertex.view = _Room(*_size(vertex.data))
+    """Lay the graph of a run out."""
     of_stage = {stage.name: region.name for region in graph.regions for stage in region.stages}
     between: dict[tuple[str, str], list[ExchangeEdge]] = {}
     for each in graph.exchanges:
@@ -124,11 +122,106 @@ def drawing_of(graph: RunGraph) -> Drawing:
         ends = of_stage[each.producer], of_stage[each.reader]
         if ends[0] != ends[1]:
             between.setdefault(ends, []).append(each)
-    edges = {ends: Edge(nodes[ends[0]], nodes[ends[1]], data=found) for ends, found in between.items()}
+    drawn = _laid_out(
+        "The regions of the run, producers on the left",
+        map(_face_of_region, graph.regions),
+        {ends: _arrow_of(read) for ends, read in between.items()},
+    )
+    return _with_other_inputs(drawn, graph, of_stage)
+
+
+def drawing_of_lineage(found: Lineage) -> Drawing:
+    """Lay the lineage of data sets out: a box for each dataflow."""
+    reads: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for node in found.nodes:
+        for read in node.made_of:
+            reads.setdefault((read.partition(".")[0], node.dataflow), []).append((read, node.name))
+    arrows = {
+        ends: _Arrow(
+            ExchangeKind.BLOCKING.value,
+            _first(", ".join(dict.fromkeys(read.partition(".")[2] for read, _ in pairs)), _LONGEST_HOW),
+            "\n".join(f"{name} is made of {read}" for read, name in pairs),
+        )
+        for ends, pairs in reads.items()
+    }
+    return _laid_out("Dataflows and what they publish, producers on the left", _faces_of_lineage(found), arrows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Face:
+    """What stands in a box; `lines` are texts with what is shown in full, and their kinds."""
+
+    name: str
+    title: str
+    told: str
+    lines: tuple[tuple[str, str, str], ...]
+    said: str
+    status: str
+    is_of_later_code: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrow:
+    """What stands at a line, with what is shown in full."""
+
+    kind: str
+    text: str
+    told: str
+    how: str = ""
+
+
+def _face_of_region(region: RegionNode) -> _Face:
+    return _Face(
+        name=region.name,
+        title=_title(region),
+        told=f"task {region.task_id}",
+        lines=tuple((_stage_text(each), _told(each), each.kind) for each in region.stages),
+        said=_said(region),
+        status=region.worst.value,
+        is_of_later_code=region.is_of_later_code,
+    )
+
+
+def _faces_of_lineage(found: Lineage) -> Iterator[_Face]:
+    for name in dict.fromkeys(each.dataflow for each in found.nodes):
+        own = [each for each in found.nodes if each.dataflow == name]
+        sets = [each.name for each in own if each.name != name]
+        distance = 0 if found.name is None else own[0].distance
+        said = "downstream" if distance > 0 else "upstream" if distance else ""
+        is_asked = found.name is not None and not distance
+        yield _Face(
+            name=name,
+            title=name,
+            told=f"dataflow {name}",
+            lines=tuple((_MARKS["sink"] + each.partition(".")[2], each, "sink") for each in sets),
+            said=said,
+            status="asked" if is_asked else "",
+        )
+
+
+def _arrow_of(read: list[ExchangeEdge]) -> _Arrow:
+    sizes = [each.bytes for each in read if each.bytes is not None]
+    how = ", ".join(dict.fromkeys(short for each in read if (short := _how(each))))
+    told = "\n".join(map(_exchange_text, read))
+    return _Arrow(read[0].kind, format_size(sum(sizes)) if sizes else "", told, _first(how, _LONGEST_HOW))
+
+
+def _laid_out(about: str, faces: Iterable[_Face], arrows: Mapping[tuple[str, str], _Arrow]) -> Drawing:
+    nodes = {each.name: Vertex(each) for each in faces}
+    for vertex in nodes.values():
+        vertex.view = _Room(*_size(vertex.data))
+    edges = {ends: Edge(nodes[ends[0]], nodes[ends[1]], data=arrow) for ends, arrow in arrows.items()}
     for edge in edges.values():
         edge.view = _Route()
     _place(list(nodes.values()), list(edges.values()))
-    return _drawn(graph, nodes, edges, of_stage)
+    boxes = {name: _box(vertex.data, vertex.view) for name, vertex in nodes.items()}
+    return Drawing(
+        about=about,
+        width=max((box.x + box.width for box in boxes.values()), default=0) + _MARGIN,
+        height=max((box.y + box.height for box in boxes.values()), default=0) + 2 * _MARGIN,
+        boxes=tuple(boxes.values()),
+        lines=tuple(_line(boxes[ends[0]], boxes[ends[1]], edge) for ends, edge in edges.items()),
+    )
 
 
 @dataclass(slots=True)
@@ -184,11 +277,11 @@ def _place(nodes: list[Any], edges: list[Any]) -> None:
         low = max(each.xy[0] + each.w / 2 for each in of_part) + _BETWEEN_BOXES
 
 
-def _size(region: RegionNode) -> tuple[float, float]:
-    longest = max(len(_title(region)) + 2, *(len(_stage_text(each)) for each in region.stages))
+def _size(face: _Face) -> tuple[float, float]:
+    longest = max([len(face.title) + 2, *(len(text) for text, *_ in face.lines)])
     width = min(max(longest * _CHARACTER + 2 * _PAD, _NARROWEST), _WIDEST)
-    width = max(width, len(_said(region)) * _SMALL + 2 * _PAD)
-    return width, _TITLE + len(region.stages) * _LINE + _LINE + _PAD
+    width = max(width, len(face.said) * _SMALL + 2 * _PAD)
+    return width, _TITLE + len(face.lines) * _LINE + _LINE + _PAD
 
 
 def _title(region: RegionNode) -> str:
@@ -218,11 +311,9 @@ def _first(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _drawn(
-    graph: RunGraph, nodes: Mapping[str, Any], edges: Mapping[tuple[str, str], Any], of_stage: Mapping[str, str]
-) -> Drawing:
-    boxes = {name: _box(vertex.data, vertex.view) for name, vertex in nodes.items()}
-    lines = [_line(boxes[ends[0]], boxes[ends[1]], edge) for ends, edge in edges.items()]
+def _with_other_inputs(drawn: Drawing, graph: RunGraph, of_stage: Mapping[str, str]) -> Drawing:
+    """Add what regions read of the epoch before, and of other dataflows."""
+    boxes = {box.name: box for box in drawn.boxes}
     loops: dict[str, list[ExchangeEdge]] = {}
     inlets: dict[str, list[ExchangeEdge]] = {}
     for each in graph.exchanges:
@@ -230,38 +321,28 @@ def _drawn(
             loops.setdefault(of_stage[each.reader], []).append(each)
         elif each.kind == ExchangeKind.DATASET.value:
             inlets.setdefault(of_stage[each.reader], []).append(each)
-    lines += [_loop(boxes[name], found) for name, found in loops.items()]
+    lines = [*drawn.lines, *(_loop(boxes[name], found) for name, found in loops.items())]
     lines += [_inlet(boxes[name], found) for name, found in inlets.items()]
-    return Drawing(
-        width=max(box.x + box.width for box in boxes.values()) + _MARGIN,
-        height=max(box.y + box.height for box in boxes.values()) + 2 * _MARGIN,
-        boxes=tuple(boxes.values()),
-        lines=tuple(lines),
-    )
+    return replace(drawn, lines=tuple(lines))
 
 
-def _box(region: RegionNode, view: _Room) -> Box:
+def _box(face: _Face, view: _Room) -> Box:
     width, height = view.h, view.w
     x, y = view.xy[1] - width / 2 + _MARGIN, view.xy[0] - height / 2 + _MARGIN
-    name = _title(region)
     return Box(
         x=round(x, 1),
         y=round(y, 1),
         width=round(width, 1),
         height=round(height, 1),
-        region=region,
-        title=Label(round(x + _PAD, 1), round(y + _TITLE - 5, 1), _cut(name, width), f"task {region.task_id}"),
+        name=face.name,
+        title=Label(round(x + _PAD, 1), round(y + _TITLE - 5, 1), _cut(face.title, width), face.told),
         stages=tuple(
-            Label(
-                round(x + _PAD, 1),
-                round(y + _TITLE + number * _LINE + 11, 1),
-                _cut(_stage_text(stage), width),
-                _told(stage),
-                stage.kind,
-            )
-            for number, stage in enumerate(region.stages)
+            Label(round(x + _PAD, 1), round(y + _TITLE + number * _LINE + 11, 1), _cut(text, width), told, kind)
+            for number, (text, told, kind) in enumerate(face.lines)
         ),
-        said=_said(region),
+        said=face.said,
+        status=face.status,
+        is_of_later_code=face.is_of_later_code,
     )
 
 
@@ -284,17 +365,13 @@ def _line(producer: Box, reader: Box, edge: Any) -> Line:
         *inner,
         (reader.x, reader.y + reader.height / 2),
     ]
-    read = edge.data
-    sizes = [each.bytes for each in read if each.bytes is not None]
-    text = format_size(sum(sizes)) if sizes else ""
+    arrow: _Arrow = edge.data
     x, y = (points[-2][0] + points[-1][0]) / 2, (points[-2][1] + points[-1][1]) / 2
-    told = "\n".join(_exchange_text(each) for each in read)
-    how = ", ".join(dict.fromkeys(short for each in read if (short := _how(each))))
     return Line(
         points=" ".join(f"{a:.1f},{b:.1f}" for a, b in points),
-        kind=read[0].kind,
-        label=Label(round(x, 1), round(y - 4, 1), text, told),
-        how=Label(round(x, 1), round(y + 11, 1), _first(how, _LONGEST_HOW), told) if how else None,
+        kind=arrow.kind,
+        label=Label(round(x, 1), round(y - 4, 1), arrow.text, arrow.told),
+        how=Label(round(x, 1), round(y + 11, 1), arrow.how, arrow.told) if arrow.how else None,
     )
 
 

@@ -88,9 +88,10 @@ def run(
         to = Addresses.of(request)
         drawing = None
         if details.graph is not None:
+            tasks = {region.name: region.task_id for region in details.graph.regions}
             drawing = svg_of(
                 drawing_of(details.graph),
-                lambda region: to.page(dag_id, "task", run_id=run_id, task_id=region.task_id),
+                lambda region: to.page(dag_id, "task", run_id=run_id, task_id=tasks[region]),
             )
         is_assumed = bool(fail or lost)
         of: dict[str, Any] = {

@@ -64,7 +64,7 @@ def apart(one, other):
 def test_fifty_stages_are_apart_and_each_reader_is_to_the_right(seed):
     of = large(seed)
     drawing = drawing_of(of)
-    boxes = {box.region.name: box for box in drawing.boxes}
+    boxes = {box.name: box for box in drawing.boxes}
     assert len(boxes) == 50
     assert all(apart(one, other) for one in drawing.boxes for other in drawing.boxes if one is not other)
     for each in of.exchanges:
@@ -103,7 +103,7 @@ def test_a_box_has_the_status_that_a_person_has_to_see_first():
         subtasks=(subtask(0, SubtaskStatus.VALID), subtask(1, SubtaskStatus.LOST)),
     )
     (box,) = drawing_of(graph([mixed], [])).boxes
-    assert box.status is SubtaskStatus.LOST
+    assert box.status == SubtaskStatus.LOST.value
     assert box.said == "1 valid, 1 lost"
     assert len(box.said) * 6.6 < box.width
 
@@ -122,7 +122,7 @@ def test_a_region_of_later_code_is_marked():
     subtasks = (replace(each, generation=1 + each.subtask, seconds=9.5 - each.subtask) for each in second.subtasks)
     later = replace(second, subtasks=tuple(subtasks))
     drawing = drawing_of(graph([first, later], [edge("first", "second")]))
-    assert {box.region.name: box.said for box in drawing.boxes} == {
+    assert {box.name: box.said for box in drawing.boxes} == {
         "first": "valid",
         "second": "2 valid, 9.5 s; code 1 and 2",
     }

@@ -1,12 +1,16 @@
 """Lineage of data sets: what they are made of and what is made of them, over any number of dataflows."""
 
+import xml.etree.ElementTree as ET
+
 import pytest
 from tests.messages.kinds import of_kind
+from tests.weir.command_line import typed, use
 from tests.weir.counting import counting
 from tests.weir.datasets.neighbours import Neighbours, reader, trips
 
 from weir.dataflow import Dataflow, Stage, blocking, dataset, keyed_state, sink, source
 from weir.errors import Misconfigured
+from weir.views.drawings import drawing_of_lineage, svg_file
 from weir.views.lineage import lineage_of
 
 
@@ -91,3 +95,40 @@ def test_it_is_one_statement(town):
     with counting() as asked:
         found(town)
     assert [number for statement, number in asked.statements.items() if "SELECT" in statement] == [1]
+
+
+def drawn(town, name=None):
+    with town.ledger.transaction() as session:
+        return drawing_of_lineage(lineage_of(session, name))
+
+
+def test_a_drawing_has_a_box_for_each_dataflow_and_a_line_for_what_is_read(town):
+    drawing = drawn(town, "report.out")
+    boxes = {box.name: box for box in drawing.boxes}
+    assert {name: [label.title for label in box.stages] for name, box in boxes.items()} == {
+        "trips": ["trips.zones"],
+        "report": ["report.out"],
+        "copy": ["copy.out"],
+        "summary": ["summary.out"],
+    }
+    assert boxes["trips"].x < boxes["report"].x < boxes["summary"].x
+    assert sorted(line.label.text for line in drawing.lines) == ["out", "out", "zones"]
+    assert [name for name, box in boxes.items() if box.status == "asked"] == ["report"]
+    ET.fromstring(svg_file(drawing))  # noqa: S314  it is ours
+
+
+def test_all_dataflows_are_drawn_also_those_that_read_nothing(town):
+    assert {box.name for box in drawn(town).boxes} == {"trips", "report", "weather", "summary", "copy"}
+
+
+def test_nothing_is_drawn_of_nothing(tmp_path):
+    (tmp_path / "empty").mkdir()
+    town = Neighbours(tmp_path / "empty")
+    assert drawn(town).boxes == ()
+
+
+def test_the_command_writes_the_drawing(town, tmp_path, monkeypatch):
+    use(monkeypatch, tmp_path)
+    said = typed("datasets", "trips.zones", "--lineage", "--svg", str(tmp_path / "lineage.svg"))
+    assert said.index("trips.zones") < said.index("report.out") < said.index("summary.out")
+    assert "<svg" in (tmp_path / "lineage.svg").read_text()

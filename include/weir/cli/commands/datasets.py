@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -40,6 +41,9 @@ def datasets(
     lineage: Annotated[
         bool, typer.Option("--lineage", help="What it, or a dataflow, is made of, and what is made of it.")
     ] = False,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", help="With --lineage: also write a drawing of it to this file.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=MOST, help="How many of its newest epochs.")] = NEWEST,
     as_json: AsJson = False,
 ) -> None:
@@ -50,7 +54,7 @@ def datasets(
     """
     with opened_services() as services, services.ledger.transaction() as session:
         if lineage:
-            _print_lineage(lineage_of(session, name), as_json=as_json)
+            _print_lineage(lineage_of(session, name), svg, as_json=as_json)
         elif run is not None:
             _print_inputs(inputs_of_run(session, run, name), as_json=as_json)
         elif name is not None:
@@ -87,7 +91,11 @@ def _print_inputs(found: RunInputs, *, as_json: bool) -> None:
             print_line(f"{task.region} has been {task.reason}, since {at(task.since)}")
 
 
-def _print_lineage(found: Lineage, *, as_json: bool) -> None:
+def _print_lineage(found: Lineage, svg: Path | None, *, as_json: bool) -> None:
+    if svg is not None:
+        from weir.views.drawings import drawing_of_lineage, svg_file  # noqa: PLC0415  only a drawing needs its layout
+
+        svg.write_text(svg_file(drawing_of_lineage(found)))
     if as_json:
         print_document(lineage=found)
     else:
