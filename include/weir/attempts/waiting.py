@@ -6,9 +6,9 @@ one: it does not matter how long after the wait was decided it is first asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import cache, partial
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
@@ -33,10 +33,11 @@ _WAITING = (
     .where(AttemptRow.id.in_(bindparam("asked", expanding=True)), AttemptRow.state == AttemptState.WAITING.value)
 )
 
-_StateOf = Callable[[str], tuple[Run, RunState]]
+_REVISIONS = select(DataflowRow.name, DataflowRow.revision).where(
+    DataflowRow.name.in_(bindparam("names", expanding=True))
+)
 
-_OF_OTHERS: Final = -1
-"""No revision of a dataflow."""
+_StateOf = Callable[[str], tuple[Run, RunState]]
 
 
 class WaitingAttempts:
@@ -44,8 +45,10 @@ class WaitingAttempts:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._looked: dict[str, int] = {}
-        """By attempt that still has to wait, the revision of its dataflow when that was found."""
+        self._looked: dict[str, tuple[int, ...]] = {}
+        """By attempt that still has to wait, the revisions at that time of its dataflow, and of those that it reads."""
+        self._reads: dict[str, tuple[str, ...]] = {}
+        """By such an attempt, the other dataflows that its run reads."""
 
     def over(self, asked: Collection[str]) -> frozenset[str]:
         """Return those of the attempts whose wait is over, by one transaction that only reads.
@@ -55,19 +58,30 @@ class WaitingAttempts:
         with self._ledger.transaction() as session:
             rows = session.execute(_WAITING, {"asked": list(asked)}).all()
             state_of = cache(partial(_state_of, session))
-            self._looked = {row.id: seen for row in rows if (seen := self._waiting_at(session, state_of, row))}
+            of_others = _revisions(session, {name for names in self._reads.values() for name in names})
+            seen = {row.id: self._seen(row, of_others) for row in rows}
+            waiting = [
+                row for row in rows if self._looked.get(row.id) == seen[row.id] or _waits(session, state_of, row)
+            ]
+            unknown = [row for row in waiting if row.id not in self._reads]
+            self._reads |= {row.id: _others(state_of(row.run)[0]) for row in unknown}
+            of_others |= _revisions(session, {name for row in unknown for name in self._reads[row.id]})
+            self._looked = {row.id: self._seen(row, of_others) for row in waiting}
+            self._reads = {each: self._reads[each] for each in self._looked}
         return frozenset(asked) - self._looked.keys()
 
-    def _waiting_at(self, session: Session, state_of: _StateOf, row: Any) -> int:
-        """Return the revision of its dataflow at which an attempt still has to wait; 0 if it has not.
+    def _seen(self, row: Any, of_others: Mapping[str, int]) -> tuple[int, ...]:
+        return (row.revision, *(of_others.get(name, 0) for name in self._reads.get(row.id, ())))
 
-        Whether other dataflows have published what it waits for, its own one does not tell.
-        """
-        if self._looked.get(row.id) == row.revision:
-            return int(row.revision)
-        if not _waits(session, state_of, row):
-            return 0
-        return _OF_OTHERS if state_of(row.run)[0].topology.reads_datasets else int(row.revision)
+
+def _revisions(session: Session, names: Collection[str]) -> dict[str, int]:
+    return dict(session.execute(_REVISIONS, {"names": sorted(names)}).tuples().all()) if names else {}
+
+
+def _others(run: Run) -> tuple[str, ...]:
+    """Return the other dataflows of which a run reads data sets."""
+    read = (each for stage in run.dataflow.stages for each in stage.exchanges.values() if each.is_dataset)
+    return tuple(sorted({each.stage.partition(".")[0] for each in read}))
 
 
 def _state_of(session: Session, run: str) -> tuple[Run, RunState]:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -25,7 +26,7 @@ from weir.coordination.run_records import write_record
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting
 from weir.dataflow.graph import find_cycle
-from weir.dataflow.stage import SAME, SKIP, WITHIN, Exchange, last_of
+from weir.dataflow.stage import SAME, SKIP, WITHIN, Exchange, StageKind, last_of
 from weir.dataflow.state_schema import ddl_of, fields_of_ddl, fields_of_json
 from weir.errors import Conflict, Fault, Fenced, Loss, Message, Misconfigured, ResultUnavailable
 from weir.execution.cadence import Interval, expected
@@ -136,15 +137,15 @@ def _chosen(session: Session, run: Run, place: Place, exchange: Exchange) -> Rec
     pinned = newest_pinned(session, dataflow)
     if session.get(DataflowRow, dataflow) is None or pinned is None:
         return Message("recovery.dataset_not_begun", name=exchange.stage, dataflow=dataflow)
-    sinks = [each["name"] for each in pinned["stages"] if each["kind"] == "sink"]
-    if sink not in sinks:
-        raise Misconfigured.of("recovery.dataset_unknown", name=exchange.stage, dataflow=dataflow, sinks=sinks)
     intervals = _intervals(session, run, exchange, dataflow)
     if isinstance(intervals, str):
         return intervals
     runs = {run_key(dataflow, epoch_of(start)): epoch_of(start) for start, _ in intervals}
     there = {of for of, _ in readable_versions(session, [(each, sink) for each in runs])}
-    missing = [each for each in runs if each not in there]
+    sinks = _sinks_of(pinned)
+    if sink not in sinks and not there:
+        raise Misconfigured.of("recovery.dataset_unknown", name=exchange.stage, dataflow=dataflow, sinks=sinks)
+    missing = [each for each in runs if each not in there and not _is_closed_without(session, each, sink)]
     if missing and exchange.missing != SKIP:
         _require_to_come(session, missing, sink)
         return Message("recovery.dataset_awaited", name=exchange.stage, epochs=first_few(missing, _SHOWN))
@@ -156,6 +157,17 @@ def _chosen(session: Session, run: Run, place: Place, exchange: Exchange) -> Rec
         runs=tuple(RunRef(each) for each in runs if each in there),
         left_out=tuple(runs[each] for each in missing),
     )
+
+
+def _sinks_of(pinned: Mapping[str, Any]) -> list[str]:
+    return [each["name"] for each in pinned["stages"] if each["kind"] == StageKind.SINK.value]
+
+
+def _is_closed_without(session: Session, run: RunId, sink: str) -> bool:
+    """Report whether a run was closed that has no such sink: the data set begins with a later epoch."""
+    row = session.get(RunRow, run)
+    pinned = None if row is None or row.closed_at is None else row.pinned
+    return pinned is not None and sink not in _sinks_of(pinned)
 
 
 def _intervals(session: Session, run: Run, exchange: Exchange, dataflow: str) -> list[Interval] | str:
@@ -271,11 +283,11 @@ def with_datasets(
             losses.setdefault(each, _loss(result))
     if losses:
         return _await_anew(services, registered, published, losses, clearer)
-    for read in gathered.state.dataset_inputs(region):
-        _require_columns(read, manifests)
     _note_found(services, (result for each, result in published.items() if each in manifests))
     others = {each: known for each, known in gathered.state.published.items() if (each.run, each.stage) not in wanted}
     state = replace(gathered.state, published={**others, **published})
+    for read in state.dataset_inputs(region):
+        _require_columns(read, manifests)
     return Gathered(state, {**gathered.manifests, **manifests})
 
 
@@ -284,9 +296,10 @@ def _require_columns(read: InputPartitions, manifests: Mapping[PartitionId, Mani
 
     Raises Misconfigured.
     """
-    parts = [(part, fields_of_json(found.spark_schema)) for part, found in manifests.items() if _is_of(read, part)]
-    wanted = fields_of_ddl(read.schema) if read.schema else max(parts, key=lambda each: each[0].run)[1] if parts else {}
-    for part, found in parts:
+    columns = {part: fields_of_json(manifests[part].spark_schema) for part in read.partitions}
+    newest = max(columns, key=lambda part: part.run, default=None)
+    wanted = fields_of_ddl(read.schema) if read.schema else {} if newest is None else columns[newest]
+    for part, found in columns.items():
         have = {each.name: each.kind for each in found.values()}
         differ = [each for each in wanted.values() if have.get(each.name) != each.kind]
         if differ or (not read.schema and have.keys() != wanted.keys()):
@@ -298,10 +311,6 @@ def _require_columns(read: InputPartitions, manifests: Mapping[PartitionId, Mani
                 wanted=ddl_of(wanted),
                 other="as declared" if read.schema else "of another epoch",
             )
-
-
-def _is_of(read: InputPartitions, part: PartitionId) -> bool:
-    return f"{dataflow_of(part.run)}.{part.stage}" == read.producer
 
 
 def _by_dataflow(wanted: Iterable[DataSet]) -> Iterator[tuple[str, list[DataSet]]]:
@@ -358,6 +367,7 @@ def _await_anew(
         by_run[RunId(each.run)].append(each)
     for run, parts in by_run.items():
         dataflow = dataflow_of(run)
+        _require_in_airflow(services, run, losses[parts[0]], clearer)
         with services.ledger.transaction(dataflow) as session:
             record_losses(session, (losses[each] for each in parts), services.now())
             is_coming = _is_coming(session, run, [published[each] for each in parts])
@@ -375,8 +385,22 @@ def _await_anew(
     return _wait(services, registered, reasons)
 
 
+def _require_in_airflow(services: Services, run: RunId, lost: Loss, clearer: Clearer) -> None:
+    """Refuse to wait for a run whose DagRun was deleted: nothing computes it again. Raises Misconfigured."""
+    with services.ledger.transaction() as session:
+        row = session.get_one(RunRow, run)
+    is_there: bool | None = None
+    with suppress(Misconfigured):  # an account that may not look waits, and is told which right is missing
+        is_there = clearer.exists(row.dag_id, row.run_id)
+    if is_there is False:
+        said = f"its DagRun {row.run_id} was deleted. Have that interval run again, and clear this task"
+        raise Misconfigured.of("recovery.dataset_gone", run=run, lost=lost, said=said)
+
+
 def _is_coming(session: Session, run: RunId, lost: Iterable[CurrentResult]) -> bool:
     """Report whether a run is about to publish something else than these results of it, or to compute them again."""
+    if not session.get_one(RunRow, run).is_pinned:
+        return False
     found = run_by_id(session, run)
     state = run_state(session, found)
     for each in lost:

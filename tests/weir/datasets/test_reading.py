@@ -130,6 +130,29 @@ def test_what_cannot_come_is_refused_at_the_first_begin(town, name, every, epoch
     assert report.task(run, "read").state == "failed"
 
 
+def test_a_data_set_begins_with_the_first_epoch_that_has_its_sink(town):
+    flow = town.add(trips())
+    with_others = Dataflow("trips", [*flow.flow.stages, sink("raw", "others")])
+    report = town.add(reader(others=dataset("trips.others", epoch=last(3))))
+    town.run("trips", 1, 2)
+    flow.flow = with_others
+    town.run("trips", 3, 4)
+    (run,) = town.run("report", 4)
+    assert report.state_of(run) == "success"
+    assert read_by(town, f"report@{day(4)}") == ([day(3), day(4)], [])
+
+
+def test_what_was_published_by_a_sink_that_is_gone_can_be_read(town):
+    flow = town.add(trips())
+    report = town.add(reader(zones=dataset("trips.zones")))
+    town.run("trips", 1)
+    flow.flow = Dataflow("trips", [*flow.flow.stages[:2], sink("by_zone", "places")])
+    town.run("trips", 2)
+    (one,), (two,) = town.run("report", 1), town.run("report", 2)
+    assert report.state_of(one) == "success"
+    assert "there is no data set trips.zones" in failed_because(report, two)
+
+
 def test_dataflows_that_read_each_other_are_refused(town):
     one = town.add(
         Dataflow(

@@ -152,6 +152,22 @@ def test_what_a_deleted_dag_run_has_published_can_be_read(town):
     assert report.state_of(reading) == "success"
 
 
+def test_a_lost_file_of_a_deleted_dag_run_needs_a_person_and_is_not_waited_for(read):
+    flow, report = read.airflows["trips"], read.airflows["report"]
+    flow.delete("scheduled__2013-01-02")
+    read.lose("trips", "zones", day=2)
+    report.clear_by_hand("scheduled__2013-01-02", "read")
+    read.go_on()
+    task = report.task("scheduled__2013-01-02", "read")
+    assert task.state == "failed"
+    assert "was deleted" in task.failed_because
+    flow.dag_run(2)
+    read.go_on()
+    report.clear_by_hand("scheduled__2013-01-02", "read")
+    read.go_on()
+    assert report.state_of("scheduled__2013-01-02") == "success"
+
+
 def test_who_may_not_clear_the_producer_waits_and_says_so(read):
     report = read.airflows["report"]
     report.forbidden.add("trips")
