@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -158,8 +158,32 @@ class RunInputs:
     inputs: tuple[DatasetInput, ...]
 
 
-def dataset_views(session: Session) -> list[DatasetView]:
-    """Return all data sets by name: those that are declared, published or read."""
+def dataset_views(session: Session, dag_ids: Collection[str] | None = None) -> list[DatasetView]:
+    """Return all data sets by name: those that are declared, published or read.
+
+    With `dag_ids` those that dataflows of these DAGs publish or read, and of readers and tasks that wait only theirs.
+    """
+    views = _all_views(session)
+    if dag_ids is None:
+        return views
+    seen = dataflows_of(session, dag_ids)
+    found = [
+        replace(
+            each,
+            readers=tuple(one for one in each.readers if one.dataflow in seen),
+            waiting=tuple(one for one in each.waiting if dataflow_of(one.run) in seen),
+        )
+        for each in views
+    ]
+    return [each for each in found if each.dataflow in seen or each.readers]
+
+
+def dataflows_of(session: Session, dag_ids: Collection[str]) -> frozenset[str]:
+    """Return the dataflows of which these DAGs have runs."""
+    return frozenset(name for name, dags in _dags(session).items() if not set(dags).isdisjoint(dag_ids))
+
+
+def _all_views(session: Session) -> list[DatasetView]:
     declared = newest_dataflows(session)
     sinks = {f"{name}.{sink}" for name, topology in declared.items() for sink in topology.sinks}
     readers, waiting, counted = declared_readers(declared), waiting_tasks(session), _counted(session)
@@ -182,7 +206,7 @@ def dataset_views(session: Session) -> list[DatasetView]:
 
 def dataset_details(session: Session, name: str, newest: int = NEWEST) -> DatasetDetails:
     """Return a data set and its newest epochs. Raises Misconfigured for one that nobody publishes or reads."""
-    views = {each.name: each for each in dataset_views(session)}
+    views = {each.name: each for each in _all_views(session)}
     if name not in views:
         raise unknown_dataset(name, views)
     dataflow, sink = _dataflow(name), _sink(name)

@@ -6,7 +6,7 @@ those that the stages before its sink read, and of no others of its dataflow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
@@ -15,7 +15,7 @@ from weir.dataflow.dataflow import Dataflow
 from weir.dataflow.graph import topological_order
 from weir.ledger.runs import newest_dataflows
 from weir.topology.regions import Topology
-from weir.views.datasets import unknown_dataset
+from weir.views.datasets import dataflows_of, unknown_dataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +43,14 @@ class Lineage:
     nodes: tuple[LineageNode, ...]
 
 
-def lineage_of(session: Session, name: str | None = None) -> Lineage:
-    """Return the lineage of a data set or a dataflow, or of all. Raises Misconfigured for one that there is not."""
-    made_of = datasets_made_of(newest_dataflows(session))
+def lineage_of(session: Session, name: str | None = None, dag_ids: Collection[str] | None = None) -> Lineage:
+    """Return the lineage of a data set or a dataflow, or of all. Raises Misconfigured for one that there is not.
+
+    With `dag_ids` it is that of the dataflows of these DAGs, which may read data sets of others.
+    """
+    declared = newest_dataflows(session)
+    seen = declared.keys() if dag_ids is None else dataflows_of(session, dag_ids)
+    made_of = datasets_made_of({each: topology for each, topology in declared.items() if each in seen})
     if name is None:
         distances = _depths(made_of)
     else:

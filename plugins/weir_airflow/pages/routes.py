@@ -16,13 +16,16 @@ from fastapi import APIRouter, Depends, Query, Request, status
 from fastapi.responses import HTMLResponse, Response
 
 from weir.coordination.services import Services
+from weir.recovery.dataset_plans import plans_if_changed
 from weir.recovery.questions import Question
 from weir.recovery.run_plans import Acts
 from weir.requests import request as requests
 from weir.requests.verbs import VERIFIES
 from weir.views.dataflows import dataflow_details, dataflow_overviews, upkeep_of
+from weir.views.datasets import dataflows_of, dataset_views, inputs_of_run
 from weir.views.documents import document
-from weir.views.drawings import STYLE, drawing_of, svg_of
+from weir.views.drawings import STYLE, drawing_of, drawing_of_lineage, svg_of
+from weir.views.lineage import lineage_of
 from weir.views.runs import RunDetails, dataflows_of_dag, run_details, runs_of_dag_run
 from weir_airflow.pages.answers import MAY_READ, answered, no_run, reach
 from weir_airflow.pages.requests import Asker, requests_about
@@ -38,15 +41,25 @@ _FILES: Final = {each.name: each for each in (*(Path(__file__).parent / "static"
 @router.get("/dataflows", dependencies=_MAY_SEE)
 def dataflows(request: Request, user: GetUserDep) -> HTMLResponse:
     """Show the dataflows of all DAGs that the user may read."""
-    from airflow.api_fastapi.app import get_auth_manager  # noqa: PLC0415  the app is being made while this is imported
-
-    dags = get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
+    dags = _dags_of(user)
 
     def shown(services: Services) -> HTMLResponse:
-        found = document(dataflows=dataflow_overviews(services, reach(), dags), upkeep=upkeep_of(services))
-        return page(request, "dataflows.html", document=found)
+        overviews = dataflow_overviews(services, reach(), dags)
+        with services.ledger.transaction() as session:
+            found, lineage = dataset_views(session, dags), lineage_of(session, dag_ids=dags)
+        is_read = any(each.readers for each in found)
+        drawing = svg_of(drawing_of_lineage(lineage)) if is_read else None
+        of = document(dataflows=overviews, upkeep=upkeep_of(services), datasets=found if is_read else ())
+        return page(request, "dataflows.html", document=of, drawing=drawing)
 
     return answered(request, shown)
+
+
+def _dags_of(user: GetUserDep) -> set[str]:
+    """Return the DAGs that a user may read."""
+    from airflow.api_fastapi.app import get_auth_manager  # noqa: PLC0415  the app is being made while this is imported
+
+    return set(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"))
 
 
 @router.get("/dags/{dag_id}/dataflow", dependencies=MAY_READ)
@@ -75,8 +88,12 @@ def run(
     look: Annotated[bool | None, Query()] = None,
     fail: str | None = None,
     lost: Annotated[list[str] | None, Query()] = None,
+    changed: str | None = None,
 ) -> HTMLResponse:
-    """Show a run; with `look` each result is looked for in the store; what `fail` and `lost` would restart."""
+    """Show a run; with `look` each result is looked for in the store; what `fail` and `lost` would restart.
+
+    `changed` is a sink: what would restart in other dataflows if it published other rows.
+    """
 
     def shown(services: Services) -> HTMLResponse:
         with services.ledger.transaction() as session:
@@ -101,10 +118,29 @@ def run(
             "asked": {"fail": fail, "lost": lost or []},
             "buttons": [] if is_assumed else _buttons(details, dag_id, user, is_looked=bool(look)),
             "requests": requests_about(details.run),
+            "inputs": _inputs(services, details),
+            "readers": None if changed is None else _readers(services, details, changed, user),
         }
         return page(request, "run.html", dag_id=dag_id, **of)
 
     return answered(request, shown)
+
+
+def _inputs(services: Services, details: RunDetails) -> dict[str, Any]:
+    """Return what a run that has begun reads of other dataflows."""
+    if details.graph is None:
+        return document(inputs=())
+    with services.ledger.transaction() as session:
+        return document(inputs=inputs_of_run(session, details.run).inputs)
+
+
+def _readers(services: Services, details: RunDetails, sink: str, user: GetUserDep) -> dict[str, Any]:
+    """Return the plans of runs of other dataflows if a sink changed; of those of other users only how many."""
+    found = plans_if_changed(services, f"{details.dataflow}.{sink}", details.epoch)
+    with services.ledger.transaction() as session:
+        seen = dataflows_of(session, _dags_of(user))
+    plans = [each for each in found.plans if each.run.partition("@")[0] in seen]
+    return document(dataset=found.dataset, plans=plans, hidden=len(found.plans) - len(plans))
 
 
 def _buttons(details: RunDetails, dag_id: str, user: GetUserDep, *, is_looked: bool) -> list[dict[str, Any]]:

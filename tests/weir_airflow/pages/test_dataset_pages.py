@@ -1,0 +1,86 @@
+"""What pages tell of data sets: those that a user's DAGs publish and read, and nothing of other DAGs."""
+
+import httpx
+import pytest
+from tests.builders.ledgers import fast_folder
+from tests.weir.datasets.neighbours import Neighbours, reader, trips
+
+from weir.dataflow import dataset
+
+FIRST, SECOND = "scheduled__2013-01-01", "scheduled__2013-01-02"
+
+DAGS = """
+from datetime import datetime, UTC
+from airflow.sdk import DAG, BaseOperator
+
+for name in ("trips", "report"):
+    with DAG(name, schedule=None, start_date=datetime(2013, 1, 1, tzinfo=UTC)):
+        BaseOperator(task_id="read")
+"""
+
+
+@pytest.fixture(scope="module")
+def town(enter_dags):
+    """Trips are read by a report, and by a dataflow of a DAG that nobody may read; the second day is waited for."""
+    from airflow.api.common.delete_dag import delete_dag
+
+    file, _ = enter_dags("dags_of_data_sets.py", DAGS)
+    with fast_folder() as folder:
+        town = Neighbours(folder)
+        town.add(trips())
+        town.add(reader(zones=dataset("trips.zones")))
+        town.add(reader("secret", zones=dataset("trips.zones")))
+        for name in town.airflows:
+            town.run(name, 1)
+        town.airflows["report"].dag_run(2)
+        town.go_on()
+        town.folder = folder
+        yield town
+        town.ledger.close()
+    file.unlink()
+    for name in ("trips", "report"):
+        delete_dag(name)  # other tests look at all DAGs
+
+
+@pytest.fixture
+def get(api_url, tokens, town, monkeypatch):
+    monkeypatch.setenv("WEIR_STORE", str(town.folder / "store"))
+    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{town.folder}/ledger.db")
+
+    def ask(name, **asked):
+        headers = {"Cookie": f"_token={tokens['reader']}"}
+        answer = httpx.get(f"{api_url}/weir/{name}", params=asked, headers=headers, timeout=60)
+        return answer.status_code, answer.text
+
+    return ask
+
+
+def test_all_data_sets_are_listed_and_drawn_with_who_reads_and_waits_and_nothing_of_other_dags(get):
+    status, text = get("dataflows")
+    assert status == 200
+    assert "<svg" in text
+    assert "trips.zones" in text
+    assert "report@20130102T000000Z" in text
+    assert "secret" not in text
+
+
+def test_a_run_tells_what_its_inputs_read_and_what_they_wait_for(get):
+    _, text = get("dags/report/run", run_id=FIRST)
+    assert "read.zones" in text
+    assert "trips@20130101T000000Z" in text
+    _, text = get("dags/report/run", run_id=SECOND)
+    assert "not decided yet" in text
+    assert "trips@20130102T000000Z" in text
+
+
+def test_a_run_tells_what_would_run_again_if_what_it_has_published_changed(get):
+    status, text = get("dags/trips/run", run_id=FIRST, changed="zones")
+    assert status == 200
+    assert "report@20130101T000000Z" in text
+    assert "secret" not in text
+    assert "1 runs of dataflows that you may not read" in text
+    assert "it changed?" in get("dags/trips/run", run_id=FIRST)[1]
+
+
+def test_what_was_not_published_is_not_found(get):
+    assert get("dags/trips/run", run_id=FIRST, changed="zone")[0] == 404
