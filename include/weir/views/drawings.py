@@ -388,13 +388,14 @@ def _loop(box: Box, read: list[ExchangeEdge]) -> Line:
 
 
 def _inlet(box: Box, read: list[ExchangeEdge]) -> Line:
-    """Draw a line from above into a box that reads what other dataflows publish."""
-    x, y = box.x + box.width * 0.5, box.y
+    """Draw a line from above into a box that reads what other dataflows publish, and name that beside it."""
+    x, y = box.x + _PAD, box.y
     told, names = "\n".join(map(_exchange_text, read)), ", ".join(dict.fromkeys(each.producer for each in read))
+    text = _first(names, _LONGEST_HOW * 2)
     return Line(
-        points=f"{x:.1f},{y - _MARGIN / 2:.1f} {x:.1f},{y:.1f}",
+        points=f"{x:.1f},{y - _MARGIN:.1f} {x:.1f},{y:.1f}",
         kind=ExchangeKind.DATASET.value,
-        label=Label(round(x, 1), round(y - 3, 1), _first(names, _LONGEST_HOW * 2), told),
+        label=Label(round(x + _PAD + len(text) * _CHARACTER / 2, 1), round(y - 3, 1), text, told),
     )
 
 
