@@ -9,7 +9,9 @@ from tests.weir.datasets.neighbours import HOURLY, Neighbours, reader, trips
 from weir.dataflow import Dataflow, dataset, last, sink
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import AttemptRow, PublicationRow
+from weir.recovery.dataset_plans import plans_if_changed
 from weir.views.datasets import dataset_details, dataset_views, inputs_of_run
+from weir.views.lineage import lineage_of
 
 
 @pytest.fixture
@@ -217,3 +219,26 @@ def test_the_command_names_data_sets_epochs_readers_and_waits(read, tmp_path, mo
         assert f"trips@{day(2)}" in said
     assert f"report@{day(1)}" in typed("datasets", "trips.zones")
     assert f"trips@{day(1)} v1" in typed("datasets", "--run", f"report@{day(1)}")
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_the_databases_answer_alike(request, tmp_path, database):
+    on_postgresql = request.getfixturevalue("empty_postgres_ledger")() if database == "postgresql" else None
+    town = Neighbours(tmp_path, on_postgresql)
+    town.add(trips())
+    town.add(reader(zones=dataset("trips.zones")))
+    town.run("trips", 1)
+    town.run("report", 1)
+    town.airflows["report"].dag_run(2)
+    town.go_on()
+    assert {name: (each.epochs, len(each.readers), len(each.waiting)) for name, each in seen(town).items()} == {
+        "report.out": (1, 0, 0),
+        "trips.zones": (1, 1, 1),
+    }
+    assert validity(town) == {f"report@{day(1)}": True}
+    assert [len(inputs(town, f"report@{day(number)}")[0].epochs) for number in (1, 2)] == [1, 0]
+    with town.ledger.transaction() as session:
+        assert [each.distance for each in lineage_of(session, "trips.zones").nodes] == [0, 1]
+    assert [each.run for each in plans_if_changed(town.services, "trips.zones", "2013-01-01").plans] == [
+        f"report@{day(1)}"
+    ]
