@@ -11,13 +11,14 @@ Invariants:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
 from typing import Any
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordination.airflow import Clearer
@@ -34,7 +35,7 @@ from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, RunState
 from weir.formats.manifest import Manifest
 from weir.formats.run_record import RecordedDataset
-from weir.ledger.database.tables import AttemptRow, DataflowRow, RunRow
+from weir.ledger.database.tables import AttemptRow, DataflowRow, ResultRow, RunRow
 from weir.ledger.leases import drop_leases, take_leases
 from weir.ledger.publications import (
     DataSet,
@@ -370,9 +371,11 @@ def _await_anew(
         _require_in_airflow(services, run, losses[parts[0]], clearer)
         with services.ledger.transaction(dataflow) as session:
             record_losses(session, (losses[each] for each in parts), services.now())
-            is_coming = _is_coming(session, run, [published[each] for each in parts])
+            replaced = _replaced(session, run, [published[each] for each in parts])
+            is_coming = _is_coming(session, run, parts, replaced)
         if not is_coming:
-            done = repair(services, run, [losses[each] for each in parts])
+            unpublished = "; ".join(str(losses[each]) for each in replaced)
+            done = repair(services, run, [losses[each] for each in parts if each not in replaced], unpublished)
             if done.answer is RepairOutcome.LEFT:
                 raise Misconfigured.of("recovery.dataset_gone", run=run, lost=losses[parts[0]], said=done.said)
         named = ", ".join(str(each.in_run(OWN_RUN)) for each in parts)
@@ -397,18 +400,25 @@ def _require_in_airflow(services: Services, run: RunId, lost: Loss, clearer: Cle
         raise Misconfigured.of("recovery.dataset_gone", run=run, lost=lost, said=said)
 
 
-def _is_coming(session: Session, run: RunId, lost: Iterable[CurrentResult]) -> bool:
-    """Report whether a run is about to publish something else than these results of it, or to compute them again."""
-    if not session.get_one(RunRow, run).is_pinned:
+def _replaced(session: Session, run: RunId, lost: Iterable[CurrentResult]) -> list[PartitionId]:
+    """Return those of published results that are not current in their run any more."""
+    current = set(session.scalars(select(ResultRow.id).where(ResultRow.run == run, ResultRow.is_current)))
+    return [each.partition for each in lost if each.result not in current]
+
+
+def _is_coming(session: Session, run: RunId, lost: Iterable[PartitionId], replaced: Collection[PartitionId]) -> bool:
+    """Report whether a run is about to compute again what is lost of it, or to publish what has `replaced` that.
+
+    One that is closed publishes nothing: what it has computed since is equal to what it had published.
+    """
+    row = session.get_one(RunRow, run)
+    if not row.is_pinned:
         return False
-    found = run_by_id(session, run)
-    state = run_state(session, found)
-    for each in lost:
-        own = each.partition.in_run(OWN_RUN)
-        current = state.results.get(own)
-        with suppress(Misconfigured):
-            if current is None or current.attempt != each.attempt or state.is_coming(state.producer(own)):
-                return True
+    state = run_state(session, run_by_id(session, run))
+    if replaced and (row.closed_at is None or state.is_coming(CLOSE)):
+        return True
+    with suppress(Misconfigured):
+        return any(state.is_coming(state.producer(each.in_run(OWN_RUN))) for each in lost if each not in replaced)
     return False
 
 

@@ -69,6 +69,21 @@ def test_a_lost_file_whose_inputs_are_lost_too_is_made_again_as_far_back_as_need
     assert read.airflows["report"].state_of("scheduled__2013-01-02") == "success"
 
 
+def test_a_lost_file_of_an_equal_result_that_was_recomputed_since_is_published_again(read):
+    """The version still names the files of the first attempt, and nothing of its run is to be computed."""
+    flow, report = read.airflows["trips"], read.airflows["report"]
+    flow.clear_run_by_hand("scheduled__2013-01-02")
+    read.go_on()
+    (version,) = read.versions("trips", day=2)
+    before = executed(read)
+    read.store.delete_folder(version.folders[1])
+    report.clear_by_hand("scheduled__2013-01-02", "read")
+    read.go_on()
+    assert report.state_of("scheduled__2013-01-02") == "success"
+    assert {key for key in run_since(read, before) if key[0] == "trips"} == {("trips", 2, "weir_close[0]")}
+    assert len(read.versions("trips", day=2)) == 2
+
+
 def test_equal_content_reruns_nobody(read):
     before = executed(read)
     read.airflows["trips"].clear_run_by_hand("scheduled__2013-01-02")
