@@ -60,22 +60,24 @@ def _why_state_needed(history: History, result: Result) -> str | None:
     kept = kept or (None if is_given_up else history.restores.why_kept(result))
     if kept is not None or not result.is_current or history.restores.began_with(result.run):
         return kept
-    runs = history.ledger.runs()
-    there = [run for run in runs if runs[run].run_id not in history.deleted and runs[run].closed_at is None]
-    following = [
-        run
-        for run in there
-        if history.epochs.previous_of(run) == result.run
-        and not _is_given_up(history, run)
-        and not _comes_too_late(history, run)
-    ]
-    if following:
-        return f"{following[0]} reads its state, and is not closed"
+    following = _who_goes_on_from(history, result)
+    if following is not None:
+        return following
     epoch, dataflow = epoch_of_run(result.run), dataflow_of(result.run)
     if is_given_up and any(_made_later(history, result)):
         return None
     if not any(each.epoch > epoch and each.dataflow == dataflow for each in history.snapshots.retained()):
         return "no later epoch has a checkpoint"
+    return None
+
+
+def _who_goes_on_from(history: History, result: Result) -> str | None:
+    """Return the next epoch's run that has not read a state, or of which a task is to read it again."""
+    runs = history.ledger.runs()
+    for run in runs:
+        is_next = runs[run].run_id not in history.deleted and history.epochs.previous_of(run) == result.run
+        if is_next and not (_has_read(history, run) or _is_given_up(history, run) or _comes_too_late(history, run)):
+            return f"{run} reads its state, and is not closed, or has a task that is to run again"
     return None
 
 
@@ -116,6 +118,8 @@ def _why_state_stays(history: History, result: Result) -> str | None:
         return None
     if any(each.run == result.run for each in history.snapshots.retained()):
         return "its run has a retained checkpoint"
+    if (following := _who_goes_on_from(history, result)) is not None:
+        return following
     if history.restores.is_pinned(result.run):
         return "its run was restored"
     return None if history.ledger.runs()[result.run].closed_at else "its run is not closed"
