@@ -22,6 +22,7 @@ from weir_airflow.pages.showing import page
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
     from fastapi.responses import HTMLResponse
     from starlette.requests import Request
 
@@ -32,6 +33,13 @@ log = logging.getLogger(__name__)
 
 MAY_READ: Final = [Depends(requires_access_dag(method="GET", access_entity=DagAccessEntity.TASK_INSTANCE))]
 """Of the user who asks, about the DAG in the path."""
+
+
+def dags_of(user: BaseUser) -> set[str]:
+    """Return the DAGs that a user may read."""
+    from airflow.api_fastapi.app import get_auth_manager  # noqa: PLC0415  the app is being made while this is imported
+
+    return set(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"))
 
 
 def reach() -> Reach:

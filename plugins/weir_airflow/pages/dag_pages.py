@@ -14,6 +14,7 @@ from fastapi.responses import HTMLResponse
 
 from weir.requests import request as requests
 from weir.views.charts import chart_of_weeks
+from weir.views.datasets import dataflows_of
 from weir.views.documents import document, plain
 from weir.views.failovers import failover_views, weeks_of
 from weir.views.notifications import receivers_waiting
@@ -22,7 +23,7 @@ from weir.views.results import results_of
 from weir.views.runs import dag_runs_of, dataflows_of_dag, run_of_task, runs_of_dag_run
 from weir.views.sinks import sink_versions
 from weir.views.tasks import HasNotBegun, TaskDetails, task_details
-from weir_airflow.pages.answers import MAY_READ, answered, no_run, reach
+from weir_airflow.pages.answers import MAY_READ, answered, dags_of, no_run, reach
 from weir_airflow.pages.requests import Asker, requests_about
 from weir_airflow.pages.showing import page
 
@@ -67,16 +68,19 @@ def task(
 
 
 @router.get("/dags/{dag_id}/results", dependencies=MAY_READ)
-def results(request: Request, dag_id: str, run_id: str, dataflow: str, stage: str | None = None) -> HTMLResponse:
-    """Show the results of a run: who has read them, and why each is kept."""
+def results(
+    request: Request, dag_id: str, run_id: str, dataflow: str, user: GetUserDep, stage: str | None = None
+) -> HTMLResponse:
+    """Show the results of a run: who has read them, of those whom the user may see, and why each is kept."""
 
     def shown(services: Services) -> HTMLResponse:
         with services.ledger.transaction() as session:
             runs = [run for run in runs_of_dag_run(session, dag_id, run_id) if run.partition("@")[0] == dataflow]
+            seen = dataflows_of(session, dags_of(user)) | {dataflow}
         if not runs:
             return no_run(request, dag_id, run_id)
         found = document(runs=results_of(services, runs[0], stage, with_reasons=True).runs)
-        return page(request, "results.html", dag_id=dag_id, document=found, dataflow=dataflow, run_id=run_id)
+        return page(request, "results.html", dag_id=dag_id, document=found, dataflow=dataflow, run_id=run_id, seen=seen)
 
     return answered(request, shown)
 

@@ -27,7 +27,7 @@ from weir.views.documents import document
 from weir.views.drawings import STYLE, drawing_of, drawing_of_lineage, svg_of
 from weir.views.lineage import lineage_of
 from weir.views.runs import RunDetails, dataflows_of_dag, run_details, runs_of_dag_run
-from weir_airflow.pages.answers import MAY_READ, answered, no_run, reach
+from weir_airflow.pages.answers import MAY_READ, answered, dags_of, no_run, reach
 from weir_airflow.pages.requests import Asker, requests_about
 from weir_airflow.pages.showing import Addresses, page
 
@@ -41,7 +41,7 @@ _FILES: Final = {each.name: each for each in (*(Path(__file__).parent / "static"
 @router.get("/dataflows", dependencies=_MAY_SEE)
 def dataflows(request: Request, user: GetUserDep) -> HTMLResponse:
     """Show the dataflows of all DAGs that the user may read."""
-    dags = _dags_of(user)
+    dags = dags_of(user)
 
     def shown(services: Services) -> HTMLResponse:
         overviews = dataflow_overviews(services, reach(), dags)
@@ -53,13 +53,6 @@ def dataflows(request: Request, user: GetUserDep) -> HTMLResponse:
         return page(request, "dataflows.html", document=of, drawing=drawing)
 
     return answered(request, shown)
-
-
-def _dags_of(user: GetUserDep) -> set[str]:
-    """Return the DAGs that a user may read."""
-    from airflow.api_fastapi.app import get_auth_manager  # noqa: PLC0415  the app is being made while this is imported
-
-    return set(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"))
 
 
 @router.get("/dags/{dag_id}/dataflow", dependencies=MAY_READ)
@@ -138,7 +131,7 @@ def _readers(services: Services, details: RunDetails, sink: str, user: GetUserDe
     """Return the plans of runs of other dataflows if a sink changed; of those of other users only how many."""
     found = plans_if_changed(services, f"{details.dataflow}.{sink}", details.epoch)
     with services.ledger.transaction() as session:
-        seen = dataflows_of(session, _dags_of(user))
+        seen = dataflows_of(session, dags_of(user))
     plans = [each for each in found.plans if each.run.partition("@")[0] in seen]
     return document(dataset=found.dataset, plans=plans, hidden=len(found.plans) - len(plans))
 

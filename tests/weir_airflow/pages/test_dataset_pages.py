@@ -84,3 +84,11 @@ def test_a_run_tells_what_would_run_again_if_what_it_has_published_changed(get):
 
 def test_what_was_not_published_is_not_found(get):
     assert get("dags/trips/run", run_id=FIRST, changed="zone")[0] == 404
+
+
+def test_the_results_of_a_run_name_its_readers_in_other_dataflows_whom_the_user_may_see(get):
+    status, text = get("dags/trips/results", run_id=FIRST, dataflow="trips", stage="zones")
+    assert status == 200
+    assert "of report@20130101T000000Z" in text
+    assert "and 1 more" in text
+    assert "secret" not in text
