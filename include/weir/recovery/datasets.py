@@ -76,6 +76,8 @@ def resolve_datasets(services: Services, registered: Registered) -> Awaiting | N
     Raises Misconfigured for a data set that does not exist, cannot come, or depends on this dataflow itself.
     """
     run, wanted = registered.run, _declared(registered.run, registered.attempt.region)
+    if not wanted:
+        return None
     with services.ledger.transaction() as session:
         unresolved = _unresolved(session, run, wanted)
         if not unresolved:
@@ -119,7 +121,7 @@ def _declared(run: Run, region: RegionId) -> dict[Place, Exchange]:
 
 
 def _unresolved(session: Session, run: Run, wanted: Mapping[Place, Exchange]) -> dict[Place, Exchange]:
-    found = resolved_inputs(session, run.id) if wanted else ()
+    found = resolved_inputs(session, run.id)
     known = {(each.stage, each.argument): (each.dataset, each.selection) for each in found}
     return {
         place: exchange
@@ -246,10 +248,12 @@ def _datasets_of(pinned: Mapping[str, object]) -> Iterator[str]:
 def awaits_dataset(session: Session, run: Run, state: RunState, region: RegionId) -> bool:
     """Report whether a task waits for what another dataflow has to publish, as far as the ledger tells."""
     wanted = _declared(run, region)
+    if not wanted:
+        return False
     unresolved = _unresolved(session, run, wanted)
     if any(isinstance(_chosen(session, run, *each), str) for each in unresolved.items()):
         return True
-    parts = (each for read in state.dataset_inputs(region) for each in read.partitions) if wanted else ()
+    parts = (each for read in state.dataset_inputs(region) for each in read.partitions)
     return any(state.published[each].state is not PartitionState.FINISHED for each in parts)
 
 
