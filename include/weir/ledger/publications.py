@@ -12,7 +12,7 @@ one of a backfill, or of a catch-up, and somebody knows.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 
@@ -22,9 +22,9 @@ from sqlalchemy.orm import Session, defer
 from weir.dataflow.notifications import EventKind
 from weir.errors import Conflict
 from weir.execution.partition_state import PartitionState
-from weir.execution.run_state import CurrentResult
+from weir.execution.run_state import CurrentResult, coming_result
 from weir.formats.notification import Subject, deadline_event, published_event
-from weir.formats.paths import pointer_path
+from weir.formats.paths import attempt_of_folder, pointer_path
 from weir.formats.pointer import Pointer
 from weir.ledger.database.dataset_tables import DatasetEpochRow, DatasetInputRow, UntoldVersionRow
 from weir.ledger.database.outbox_tables import IncidentRow
@@ -33,8 +33,8 @@ from weir.ledger.leases import clock
 from weir.ledger.outbox import declared_publish_by, tell, tell_incident
 from weir.ledger.reads import readers_of
 from weir.ledger.runs import dataflow_of, epoch_of_run
-from weir.topology.ids import Epoch, RunRef
-from weir.topology.partitions import PartitionId
+from weir.topology.ids import Digest, Epoch, RunRef
+from weir.topology.partitions import PLAIN, PartitionId
 
 _PUBLISHED = select(PublicationRow.id).where(PublicationRow.published_at.is_not(None))
 
@@ -209,7 +209,8 @@ def readable_versions(session: Session, wanted: Iterable[DataSet]) -> dict[DataS
 def published_results(session: Session, wanted: Iterable[DataSet]) -> dict[PartitionId, CurrentResult]:
     """Return the results that the newest published versions have, whether or not their bytes are there.
 
-    They are current to readers, whatever their run has computed since.
+    They are current to readers, whatever their run has computed since. One of which a rebuilt ledger has found no
+    manifest is lost: a version is never read in part.
     """
     versions = readable_versions(session, wanted)
     if not versions:
@@ -223,7 +224,16 @@ def published_results(session: Session, wanted: Iterable[DataSet]) -> dict[Parti
         if folders.get(row.folder) == (row.run, row.stage):
             partition = PartitionId(row.stage, row.subtask, row.layout, RunRef(row.run))
             found[partition] = _as_published(row, partition)
-    return found
+    unknown = folders.keys() - {each.folder for each in found.values()}
+    return found | {each.partition: each for row in versions.values() for each in _named(row) if each.folder in unknown}
+
+
+def _named(row: PublicationRow) -> Iterator[CurrentResult]:
+    """Yield the results that a version names, as if the ledger knew no more of them."""
+    for subtask, (folder, digest) in enumerate(zip(row.folders, row.digest.split("|"), strict=True)):
+        partition = PartitionId(row.sink, subtask, PLAIN.id, RunRef(row.run))
+        named = coming_result(partition, attempt_of_folder(folder), Digest(digest), folder=folder)
+        yield replace(named, state=PartitionState.LOST)
 
 
 def _as_published(row: ResultRow, partition: PartitionId) -> CurrentResult:

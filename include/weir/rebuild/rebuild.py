@@ -74,6 +74,7 @@ from weir.ledger.sources import (
 )
 from weir.rebuild.checkpoints import StoredSnapshots, enter_pins_of_all, enter_snapshots, stored_snapshots
 from weir.rebuild.notifications import known_events, tell_found
+from weir.recovery.datasets import compare_rebuilt
 from weir.store.catalogue import EpochCatalogue, StoredArchive, catalogue, stored_archives, stored_dataflows
 from weir.store.errors import NotFound
 from weir.store.store import MARKER
@@ -226,6 +227,9 @@ def enter_stored(
     notes += enter_snapshots(session, name, stored.snapshots, services.now())
     for each in runs:
         _open_again(session, each)
+    for record, _ in records:
+        if record.datasets:
+            compare_rebuilt(session, services, record.run)
     tell_found(session, name, before, services.now())
     session.flush()
     services.ledger.end_behind(session, name)

@@ -32,7 +32,7 @@ from weir.dataflow.state_schema import ddl_of, fields_of_ddl, fields_of_json
 from weir.errors import Conflict, Fault, Fenced, Loss, Message, Misconfigured, ResultUnavailable
 from weir.execution.cadence import Interval, expected
 from weir.execution.partition_state import PartitionState
-from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, RunState
+from weir.execution.run_state import CLOSE, UNNUMBERED, AttemptState, CurrentResult, RunState
 from weir.formats.manifest import Manifest
 from weir.formats.run_record import RecordedDataset
 from weir.ledger.database.tables import AttemptRow, DataflowRow, ResultRow, RunRow
@@ -54,6 +54,7 @@ from weir.recovery.inputs import reference
 from weir.recovery.pending_clears import deliver
 from weir.recovery.reconcile import reconcile
 from weir.recovery.repair import RepairOutcome, repair
+from weir.recovery.rules.staleness import of_older_versions
 from weir.store.catalogue import stored_dataflows
 from weir.store.probe import probe
 from weir.topology.ids import OWN_RUN, RunId, RunRef
@@ -339,7 +340,8 @@ def _leased(
 
 
 def _is_back(result: CurrentResult, is_there: bool) -> bool:  # noqa: FBT001
-    return is_there and result.state is PartitionState.LOST and result.fault != Fault.DAMAGED.value
+    is_known = result.result != UNNUMBERED  # else a rebuilt ledger has not found it, and it is computed again
+    return is_known and is_there and result.state is PartitionState.LOST and result.fault != Fault.DAMAGED.value
 
 
 def _loss(result: CurrentResult) -> Loss:
@@ -481,7 +483,21 @@ def tell_readers(services: Services, dataflow: str) -> list[str]:
 
 
 def _compare(session: Session, services: Services, run: RunId) -> None:
-    row = session.get_one(RunRow, run)
-    if row.pinned is not None and row.deleted_at is None and row.expired_at is None:
+    if _is_there(session, run):
         found = run_by_id(session, run)
         reconcile(session, services, found, run_state(session, found))
+
+
+def compare_rebuilt(session: Session, services: Services, run: RunId) -> None:
+    """Have what has read older versions of data sets run again, in a ledger that was rebuilt."""
+    if not _is_there(session, run):
+        return
+    found = run_by_id(session, run)
+    state = run_state(session, found)
+    if of_older_versions(state):
+        reconcile(session, services, found, state)
+
+
+def _is_there(session: Session, run: RunId) -> bool:
+    row = session.get_one(RunRow, run)
+    return row.pinned is not None and row.deleted_at is None and row.expired_at is None

@@ -1,13 +1,10 @@
 """Recovery across dataflows: what is lost, changed or deleted in one, and what runs again in the other."""
 
 import pytest
-from sqlalchemy import select
-from tests.weir.datasets.neighbours import Neighbours, reader, trips
+from tests.weir.datasets.neighbours import reader, trips
 
 from weir.dataflow import dataset, last
 from weir.ledger.database.tables import RunRow
-from weir.ledger.reads import resolved_inputs
-from weir.rebuild.rebuild import rebuild
 from weir.recovery.datasets import tell_readers
 
 
@@ -244,25 +241,3 @@ def test_a_reader_has_the_ledger_of_the_producer_catch_up(town):
     (run,) = town.run("report", 1)
     assert report.state_of(run) == "success"
     assert report.task(run, "read").try_number == 1
-
-
-def test_a_rebuilt_ledger_knows_what_was_read(read, tmp_path):
-    (tmp_path / "again").mkdir()
-    town = Neighbours(tmp_path / "again", store=read.store)
-    for name, before in read.airflows.items():
-        town.content[name] = read.content[name]
-        airflow = town.add(before.flow)
-        for what in ("tasks", "time", "clear_numbers"):
-            setattr(airflow, what, getattr(before, what))
-    rebuild(town.services)
-    before = executed(town)
-    town.go_on()
-    assert run_since(town, before) == {}
-    with town.ledger.transaction() as session:
-        (found,) = resolved_inputs(session, "report@20130102T000000Z")
-        assert found.runs == ("trips@20130102T000000Z",)
-        assert all(row.closed_at for row in session.scalars(select(RunRow)))
-    town.content["trips"]["raw"] = "other"
-    town.airflows["trips"].clear_run_by_hand("scheduled__2013-01-02")
-    town.go_on()
-    assert {key[:2] for key in run_since(town, before)} == {("trips", 2), ("report", 2)}
