@@ -20,6 +20,7 @@ from functools import cached_property
 from math import inf
 
 from weir.dataflow.dataflow import Consumers, Dataflow, FailoverStrategy
+from weir.dataflow.graph import reachable
 from weir.dataflow.stage import ExchangeKind, Stage, StageKind
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import RunState
@@ -267,8 +268,4 @@ def _copied_in(stages: Iterable[Stage]) -> set[str]:
 def _upstream(stage: str, stages: Iterable[Stage]) -> set[str]:
     """Return a stage and those of the same task that it is computed from."""
     read = {each.name: {i.stage for i in each.exchanges.values() if i.joins_plan} for each in stages}
-    found, next_ones = set[str](), {stage}
-    while next_ones:
-        found |= next_ones
-        next_ones = {each for name in next_ones for each in read.get(name, ())} - found
-    return found
+    return set(reachable([stage], lambda name: read.get(name, ())))

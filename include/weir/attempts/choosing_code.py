@@ -17,6 +17,7 @@ from weir.code.archive import Archive, archive_of, archived
 from weir.code.generation_rules import Cause, Choice, Code, Generation, RepairCode, TaskCode, choose, short
 from weir.code.version import code_version, lacking_functions
 from weir.coordination.services import Services
+from weir.dataflow.graph import reachable
 from weir.errors import Misconfigured, Retryable
 from weir.execution.failure_class import FailureClass
 from weir.formats.paths import archive_path
@@ -248,22 +249,13 @@ def _inherited(
     functions: Sequence[str],
 ) -> Code:
     """Return the code of a task that has not begun: that of the run, or of the newest generation of one upstream."""
-    above = generations_of(session, run.id, _upstream(topology, region))
+    upstream = reachable([region], lambda name: (each.name for each in topology.upstream(name))).keys() - {region}
+    above = generations_of(session, run.id, upstream)
     present = {each.region: each for each in above if each.is_current}
     newer = [each for each in present.values() if each.generation.code.archive != pinned]
     newest = max(newer, key=lambda each: each.began_at, default=None)
     archive = pinned if newest is None else newest.generation.code.archive
     return Code(archives.version(session, archive, functions), archive)
-
-
-def _upstream(topology: Topology, region: str) -> set[str]:
-    found: set[str] = set()
-    waiting = [region]
-    while waiting:
-        new = {each.name for each in topology.upstream(waiting.pop())} - found
-        found |= new
-        waiting += new
-    return found
 
 
 def _cause(origin: Origin, older: Sequence[AttemptRow], max_tries: int) -> Cause:

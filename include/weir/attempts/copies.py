@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from weir.coordination.registered import Registered
 from weir.coordination.services import Services, attempt_folder
+from weir.dataflow.graph import reachable
 from weir.errors import Fault, Misconfigured, Retryable
 from weir.formats.codec import from_json
 from weir.formats.manifest import COPY_NAME, StageCopy
@@ -230,15 +231,8 @@ def _made_from(job: RegionJob, stage: str, digests: Digests) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
-def _with_upstream(by_name: Mapping[str, StageToRun], stage: str) -> set[str]:
-    found: set[str] = set()
-    waiting = [stage]
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting += by_name[name].pipelined.values()
-    return found
+def _with_upstream(by_name: Mapping[str, StageToRun], stage: str) -> Iterable[str]:
+    return reachable([stage], lambda name: by_name[name].pipelined.values())
 
 
 def _definition(stage: StageToRun, digests: Digests) -> dict[str, object]:

@@ -6,7 +6,7 @@ Invariant: order and groups depend on names and exchanges only, never on paralle
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
@@ -33,6 +33,16 @@ def topological_order(reads: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
         ordered.append(names[heapq.heappop(ready)])
         left.done(ordered[-1])
     return tuple(ordered)
+
+
+def reachable(start: Iterable[str], leads_to: Callable[[str], Iterable[str]]) -> dict[str, tuple[str, ...]]:
+    """Return the names of `start` and all that they lead to, directly or over others; with those that each leads to."""
+    found, waiting = dict[str, tuple[str, ...]](), list(start)
+    for name in waiting:
+        if name not in found:
+            found[name] = tuple(leads_to(name))
+            waiting += found[name]
+    return found
 
 
 def find_cycle(reads: Mapping[str, Sequence[str]]) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from weir.coordination.registered import Gathered, Registered
 from weir.coordination.run_records import write_record
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting
-from weir.dataflow.graph import find_cycle
+from weir.dataflow.graph import find_cycle, reachable
 from weir.dataflow.stage import SAME, SKIP, WITHIN, Exchange, StageKind, last_of
 from weir.dataflow.state_schema import ddl_of, fields_of_ddl, fields_of_json
 from weir.errors import Conflict, Fault, Fenced, Loss, Message, Misconfigured, ResultUnavailable
@@ -224,15 +224,12 @@ def _require_to_come(session: Session, runs: Iterable[RunId], sink: str) -> None
 
 def _require_no_cycle(session: Session, run: Run) -> None:
     """Refuse dataflows that read each other in a cycle, by what their newest runs declare. Raises Misconfigured."""
-    reads: dict[str, list[str]] = {}
-    waiting = [run.dataflow.name]
-    while waiting:
-        name = waiting.pop()
-        if name not in reads:
-            pinned = run.dataflow.to_json() if name == run.dataflow.name else newest_pinned(session, name) or {}
-            reads[name] = sorted({each.partition(".")[0] for each in _datasets_of(pinned)})
-            waiting += reads[name]
-    cycle = find_cycle(reads)
+
+    def read_by(name: str) -> list[str]:
+        pinned = run.dataflow.to_json() if name == run.dataflow.name else newest_pinned(session, name) or {}
+        return sorted({each.partition(".")[0] for each in _datasets_of(pinned)})
+
+    cycle = find_cycle(reachable([run.dataflow.name], read_by))
     if cycle:
         raise Misconfigured.of("recovery.dataset_cycle", cycle=" -> ".join(cycle))
 

@@ -23,6 +23,7 @@ from weir.coordination.registered import Registered
 from weir.coordination.services import Services
 from weir.coordination.values import Attempt
 from weir.dataflow import Dataflow, Stage
+from weir.dataflow.graph import reachable
 from weir.errors import Message, Misconfigured
 from weir.execution.run_state import RunState
 from weir.formats.manifest import OF_RESULT, OF_STORED_ROWS, Manifest
@@ -132,15 +133,12 @@ def _read_of(run: Run, producer: str) -> str:
 
 def _upstream(topology: Topology, first: Sequence[str]) -> set[str]:
     stages = {stage.name: stage for stage in topology.dataflow.stages}
-    found: set[str] = set()
-    waiting = list(first)
-    while waiting:
-        new = set(topology.logical_region_of(waiting.pop()).stages) - found
-        found |= new
-        waiting += [
-            exchange.stage for name in new for exchange in stages[name].exchanges.values() if exchange.is_boundary
-        ]
-    return found
+
+    def read(name: str) -> Iterator[str]:
+        yield from topology.logical_region_of(name).stages
+        yield from (exchange.stage for exchange in stages[name].exchanges.values() if exchange.is_boundary)
+
+    return set(reachable(first, read))
 
 
 def _unfit(run: Run, why: str, error: Misconfigured | None) -> Misconfigured:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from weir.dataflow.dataflow import Dataflow
-from weir.dataflow.graph import topological_order
+from weir.dataflow.graph import reachable, topological_order
 from weir.ledger.runs import newest_dataflows
 from weir.topology.regions import Topology
 from weir.views.datasets import dataflows_of, unknown_dataset
@@ -90,18 +90,9 @@ def datasets_made_of(dataflows: Mapping[str, Topology]) -> dict[str, tuple[str, 
 
 def _read_for(dataflow: Dataflow, stages: Iterable[str]) -> tuple[str, ...]:
     """Return the data sets that stages, and those before them, read."""
-    waiting, seen, found = list(stages), set[str](), set[str]()
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        for exchange in dataflow.stage(name).exchanges.values():
-            if exchange.is_dataset:
-                found.add(exchange.stage)
-            else:
-                waiting.append(exchange.stage)
-    return tuple(sorted(found))
+    exchanges = {stage.name: stage.exchanges.values() for stage in dataflow.stages}
+    upstream = reachable(stages, lambda name: (each.stage for each in exchanges[name] if not each.is_dataset))
+    return tuple(sorted({each.stage for name in upstream for each in exchanges[name] if each.is_dataset}))
 
 
 def _reversed(made_of: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:

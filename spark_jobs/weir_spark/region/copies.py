@@ -14,6 +14,7 @@ from operator import or_
 
 from pyspark.sql import DataFrame, SparkSession
 
+from weir.dataflow.graph import reachable
 from weir.errors import Internal
 from weir.formats.codec import from_json, to_json
 from weir.formats.manifest import COPY_NAME, StageCopy
@@ -67,14 +68,8 @@ def needed(job: RegionJob, resumed: Collection[str]) -> frozenset[str]:
     Of a stage in `resumed` the copy is read, so that no stage before it is needed for it.
     """
     by_name = {stage.name: stage for stage in job.stages}
-    waiting = [stage.name for stage in job.stages if stage.outputs or stage.checks]
-    seen: set[str] = set()
-    while waiting:
-        name = waiting.pop()
-        if name not in seen:
-            seen.add(name)
-            waiting += [] if name in resumed else by_name[name].pipelined.values()
-    return frozenset(seen)
+    used = [stage.name for stage in job.stages if stage.outputs or stage.checks]
+    return frozenset(reachable(used, lambda name: () if name in resumed else by_name[name].pipelined.values()))
 
 
 @dataclass(slots=True, kw_only=True)
