@@ -34,6 +34,11 @@ class Cadence:
     zone: str
 
     @staticmethod
+    def of(every: str | None, zone: str | None) -> Cadence | None:
+        """Return the cadence of a schedule, as it is declared or recorded; None where it has none."""
+        return Cadence(every, zone or "UTC") if every else None
+
+    @staticmethod
     def of_length(length: timedelta, zone: str = "UTC") -> Cadence:
         """Return the cadence of epochs of one length."""
         return Cadence(f"{length.total_seconds():f}".rstrip("0").rstrip(".").join(_SECONDS), zone)

@@ -377,13 +377,9 @@ def _run(row: RunRow, lineage: int, like: Topology | None = None) -> Run:
         predecessor=row.predecessor,
         lineage=lineage,
         zone=(row.pinned or {}).get(ZONE, "UTC"),
-        cadence=_cadence((row.pinned or {}).get(CADENCE), (row.pinned or {}).get(ZONE)),
+        cadence=Cadence.of((row.pinned or {}).get(CADENCE), (row.pinned or {}).get(ZONE)),
         pinned_to=pin_fingerprint(row.pinned) if row.pinned is not None else "",
     )
-
-
-def _cadence(every: str | None, zone: str | None) -> Cadence | None:
-    return None if not every else Cadence(every, zone or "UTC")
 
 
 def known_epochs(
@@ -410,7 +406,7 @@ def known_epochs(
 def _known_epoch(
     start: datetime, end: datetime, dag_id: str, every: str | None, zone: str | None, is_given_up: Any
 ) -> KnownEpoch:
-    cadence = _cadence(every, zone)
+    cadence = Cadence.of(every, zone)
     if dag_id == NO_DAG and cadence is not None:  # a run that was only restored knows no end
         end = (cadence.interval_at(start) or (start, end))[1]
     return KnownEpoch(start, end, cadence, bool(is_given_up))

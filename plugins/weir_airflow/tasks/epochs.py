@@ -40,12 +40,14 @@ def start_of_epoch(declared: Declaration, context: Context) -> datetime:
         raise Misconfigured.of(
             "tasks.partition_unreadable", key=run.partition_key, run_id=run.run_id, dag_id=run.dag_id
         )
-    if not declared.is_partitioned:
+    cadence = Cadence.of(declared.cadence, declared.zone)
+    if not declared.is_partitioned or cadence is None:
         raise Misconfigured.of("tasks.no_interval", run_id=run.run_id, dag_id=run.dag_id)
     dated = _dated(run)
-    if dated is not None and _begins(declared, dated[0]):
+    # Of a cadence by length an epoch begins at any time.
+    if dated is not None and cadence.length is None and cadence.interval_at(dated[0]) is not None:
         return dated[0]  # such as that of `dag.test(logical_date=...)`
-    example = epoch_of(next(Cadence(declared.cadence or "", declared.zone).after(run.run_after))[0])
+    example = epoch_of(next(cadence.after(run.run_after))[0])
     raise Misconfigured.of("tasks.no_partition", run_id=run.run_id, dag_id=run.dag_id, example=example)
 
 
@@ -59,7 +61,7 @@ def data_interval(declared: Declaration, context: Context, pinned: Callable[[Epo
     if own is not None:
         return own
     start = start_of_epoch(declared, context)
-    cadence = None if declared.cadence is None else Cadence(declared.cadence, declared.zone)
+    cadence = Cadence.of(declared.cadence, declared.zone)
     found = (None if cadence is None else cadence.interval_at(start)) or pinned(epoch_of(start))
     if found is not None:
         return found
@@ -85,10 +87,10 @@ def previous_run(
 
     Airflow finds none before a run with a partition, which has no logical date: there the plugin's endpoint does.
     """
-    run = context["dag_run"]
-    if (declared.is_partitioned or run.partition_key is not None) and declared.cadence is not None:
+    run, cadence = context["dag_run"], Cadence.of(declared.cadence, declared.zone)
+    if (declared.is_partitioned or run.partition_key is not None) and cadence is not None:
         key = run.partition_key or epoch_of(interval[0])
-        earlier = airflow().run_before(run.dag_id, interval[0], key, Cadence(declared.cadence, declared.zone))
+        earlier = airflow().run_before(run.dag_id, interval[0], key, cadence)
         return None if earlier is None else PreviousRun(run.dag_id, earlier.run_id, earlier.interval)
     found = context["ti"].get_previous_dagrun()
     dated = None if found is None else _dated(found)
@@ -106,12 +108,6 @@ def _own(declared: Declaration, run: DagRunProtocol) -> Interval | None:
     """Return the data interval of a run that has one: Airflow gives a run without length to a person's trigger."""
     dated = _dated(run)
     return None if dated is None or (declared.is_partitioned and dated[0] == dated[1]) else dated
-
-
-def _begins(declared: Declaration, start: datetime) -> bool:
-    """Report whether an epoch begins at a time; not by a cadence by length, of which one begins at any."""
-    cadence = Cadence(declared.cadence or "", declared.zone)
-    return cadence.length is None and cadence.interval_at(start) is not None
 
 
 def _dated(run: DagRunProtocol) -> Interval | None:

@@ -75,13 +75,13 @@ def _announce(
     new: Mapping[str, Mapping[str, Any]],
 ) -> None:
     epoch = epoch_of(request.interval[0])
-    try:
-        if new:
-            task.airflow.enter_assets(request.key.dag_id, declared.flow.name, list(new))
-    except WeirError as error:
-        task.log(f"Airflow enters the assets of {', '.join(new)} with their first events: {error}")
-    if new and context["dag_run"].partition_key is not None:
+    if new and context["dag_run"].partition_key is not None:  # that enters the assets, too
         task.airflow.announce(request.key, declared.flow.name, extras_of(epoch, new))
+    elif new:
+        try:
+            task.airflow.enter_assets(request.key.dag_id, declared.flow.name, list(new))
+        except WeirError as error:
+            task.log(f"Airflow enters the assets of {', '.join(new)} with their first events: {error}")
     announce(context, declared.flow.name, epoch, new)
 
 

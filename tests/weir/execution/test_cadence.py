@@ -141,3 +141,8 @@ def test_a_cadence_of_minutes_is_followed_no_further_than_asked():
     minute = timedelta(minutes=1)
     ancient = KnownEpoch(day(1), day(1) + minute, minutely)
     assert len(expected([ancient], day(1) + 5 * minute)) == 5
+
+
+def test_a_schedule_without_a_cadence_has_none_and_a_time_zone_left_out_is_utc():
+    assert Cadence.of(None, "Europe/Berlin") is None
+    assert Cadence.of("@daily", None) == Cadence("@daily", "UTC")
