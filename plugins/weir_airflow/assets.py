@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, AssetAlias
 
 from weir.dataflow.arguments import shown
+from weir.dataflow.stage import dataset_of
 from weir.errors import Misconfigured
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def on_dataset(name: str) -> Asset:
     It is the asset of the sink, named by dataflow and sink: a run begins for each version of an epoch, and has that
     epoch. Several are joined by `&` (one run when all have the epoch) and `|` (a run for each). Raises Misconfigured.
     """
-    dataflow, _, sink = name.partition(".") if isinstance(name, str) else ("", "", "")
+    dataflow, sink = dataset_of(name) if isinstance(name, str) else ("", "")
     if not dataflow or not sink or "." in sink:
         raise Misconfigured.of("dags.dataset_malformed", name=shown(name))
     return sink_asset(dataflow, sink)

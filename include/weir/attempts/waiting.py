@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
+from weir.dataflow.graph import dataflows_read
 from weir.errors import WeirError
 from weir.execution.run_state import CLOSE, AttemptState, RunState
 from weir.ledger.database.tables import AttemptRow, DataflowRow, RunRow
@@ -64,7 +65,7 @@ class WaitingAttempts:
                 row for row in rows if self._looked.get(row.id) == seen[row.id] or _waits(session, state_of, row)
             ]
             unknown = [row for row in waiting if row.id not in self._reads]
-            self._reads |= {row.id: _others(state_of(row.run)[0]) for row in unknown}
+            self._reads |= {row.id: dataflows_read(state_of(row.run)[0].dataflow.stages) for row in unknown}
             of_others |= _revisions(session, {name for row in unknown for name in self._reads[row.id]})
             self._looked = {row.id: self._seen(row, of_others) for row in waiting}
             self._reads = {each: self._reads[each] for each in self._looked}
@@ -76,12 +77,6 @@ class WaitingAttempts:
 
 def _revisions(session: Session, names: Collection[str]) -> dict[str, int]:
     return dict(session.execute(_REVISIONS, {"names": sorted(names)}).tuples().all()) if names else {}
-
-
-def _others(run: Run) -> tuple[str, ...]:
-    """Return the other dataflows of which a run reads data sets."""
-    read = (each for stage in run.dataflow.stages for each in stage.exchanges.values() if each.is_dataset)
-    return tuple(sorted({each.stage.partition(".")[0] for each in read}))
 
 
 def _state_of(session: Session, run: str) -> tuple[Run, RunState]:

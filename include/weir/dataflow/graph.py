@@ -1,4 +1,4 @@
-"""Topological order and pipelined groups of declared stages, and the settings that the stages of a group share.
+"""Topological order, pipelined groups and data sets of declared stages, and the settings that a group's stages share.
 
 Invariant: order and groups depend on names and exchanges only, never on parallelism.
 """
@@ -11,7 +11,7 @@ from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
 
-from weir.dataflow.stage import Stage, TaskSettings
+from weir.dataflow.stage import Exchange, Stage, TaskSettings, dataset_of
 from weir.errors import Misconfigured
 
 _SINGLE: Final = ("pool", "queue", "priority_weight", "execution_timeout", "spark_conn_id")
@@ -60,6 +60,17 @@ def find_cycle(reads: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
         name = next(producer for producer in reads[name] if producer in unordered)
     cycle = path[walked[name] :]
     return (name, *reversed(cycle[1:]), name)
+
+
+def datasets_read(stages: Iterable[Stage]) -> list[tuple[Stage, str, Exchange]]:
+    """Return the inputs of stages that read data sets of other dataflows: the stage, the argument, and the exchange."""
+    inputs = ((stage, *each) for stage in stages for each in stage.exchanges.items())
+    return [each for each in inputs if each[2].is_dataset]
+
+
+def dataflows_read(stages: Iterable[Stage]) -> list[str]:
+    """Return the other dataflows whose data sets stages read."""
+    return sorted({dataset_of(exchange.stage).dataflow for *_, exchange in datasets_read(stages)})
 
 
 def pipelined_groups(stages: Sequence[Stage]) -> tuple[tuple[Stage, ...], ...]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from weir.code.application_rules import Application
 from weir.code.sql_rules import SUFFIX, is_sql
@@ -99,6 +99,19 @@ class Exchange:
     def is_of_results(self) -> bool:
         """Report whether it reads results of its own dataflow from the store: blocking and previous exchanges."""
         return self.is_boundary or self.is_previous
+
+
+class DatasetName(NamedTuple):
+    """The name of a data set: the dataflow that publishes it, and its sink."""
+
+    dataflow: str
+    sink: str
+
+
+def dataset_of(name: str) -> DatasetName:
+    """Return what the name of a data set, "dataflow.sink", says."""
+    dataflow, _, sink = name.partition(".")
+    return DatasetName(dataflow, sink)
 
 
 _DATASET: Final = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")

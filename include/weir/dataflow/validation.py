@@ -36,6 +36,7 @@ from weir.dataflow.stage import (
     Stage,
     StageKind,
     TaskSettings,
+    dataset_of,
 )
 from weir.dataflow.state import State, StateKind
 from weir.dataflow.state_rules import divided_problems, state_problems, type_problems, with_state_stages
@@ -392,7 +393,7 @@ def _input_problems(stage: Stage, by_name: dict[str, Stage]) -> Iterator[str]:
 
 def _own_datasets(dataflow: str, stage: Stage) -> Iterator[str]:
     for exchange in stage.exchanges.values():
-        if exchange.is_dataset and exchange.stage.partition(".")[0] == dataflow:
+        if exchange.is_dataset and dataset_of(exchange.stage).dataflow == dataflow:
             yield Message("dataflow.dataset_of_itself", stage=stage.name, name=exchange.stage)
 
 

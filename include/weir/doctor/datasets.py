@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from weir.dataflow.graph import find_cycle
-from weir.dataflow.stage import SAME
+from weir.dataflow.stage import SAME, dataset_of
 from weir.doctor.problems import Problem
 from weir.errors import Message
 
@@ -19,11 +19,11 @@ def dataset_problems(dataflows: Sequence[Mapping[str, Any]]) -> Iterator[Problem
     known = {each["dataflow"]: each for each in dataflows}
     for each in dataflows:
         for read in each["reads"]:
-            producer = known.get(read["dataset"].partition(".")[0])
+            producer = known.get(dataset_of(read["dataset"]).dataflow)
             text = None if producer is None else _problem_of(each, read, producer)
             if text is not None:
                 yield Problem(file=each["file"], dataflow=each["dataflow"], stage=read["stage"], text=text)
-    reads = {name: [read["dataset"].partition(".")[0] for read in each["reads"]] for name, each in known.items()}
+    reads = {name: [dataset_of(read["dataset"]).dataflow for read in each["reads"]] for name, each in known.items()}
     cycle = find_cycle({name: [one for one in of if one in known] for name, of in reads.items()})
     if cycle:
         first = known[cycle[0]]
@@ -37,17 +37,17 @@ def unknown_publishers(dataflows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     read: dict[str, dict[str, None]] = {}
     for each in dataflows:
         for name in (one["dataset"] for one in each["reads"]):
-            if name.partition(".")[0] not in known:
+            if dataset_of(name).dataflow not in known:
                 read.setdefault(name, {})[f"{each['dataflow']} ({each['file']})"] = None
     for name, readers in read.items():
         yield (
             f"{name} is read by {', '.join(readers)}, and none of these files declares dataflow "
-            f"{name.partition('.')[0]}: whether it is published is not checked"
+            f"{dataset_of(name).dataflow}: whether it is published is not checked"
         )
 
 
 def _problem_of(reader: Mapping[str, Any], read: Mapping[str, str], producer: Mapping[str, Any]) -> str | None:
-    name, sink, cadence = read["dataset"], read["dataset"].partition(".")[2], producer["cadence"]
+    name, sink, cadence = read["dataset"], dataset_of(read["dataset"]).sink, producer["cadence"]
     if sink not in producer["sinks"]:
         return Message("doctor.dataset_not_declared", name=name, file=producer["file"], sinks=producer["sinks"])
     if read["epoch"] != SAME and cadence is None:

@@ -20,6 +20,8 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
+from weir.dataflow.graph import datasets_read
+from weir.dataflow.stage import dataset_of
 from weir.doctor import table
 from weir.doctor.examination import Check, Enough, Finding
 from weir.errors import Misconfigured
@@ -84,7 +86,7 @@ class LedgerExam:
         with self._connected() as connection, Session(connection) as session:
             read_by: dict[str, dict[str, None]] = {}
             for name, readers in _read(newest_dataflows(session)).items():
-                read_by.setdefault(name.partition(".")[0], {}).update(dict.fromkeys(readers))
+                read_by.setdefault(dataset_of(name).dataflow, {}).update(dict.fromkeys(readers))
             names = {*read_by, *(each for readers in read_by.values() for each in readers)}
             dags = {name: dag_ids_of(session, name) for name in names}
         return tuple(
@@ -229,10 +231,8 @@ def _read(dataflows: Mapping[str, Topology]) -> dict[str, list[str]]:
     """Return the dataflows that read each data set, by its name."""
     found: dict[str, dict[str, None]] = {}
     for name, topology in dataflows.items():
-        for stage in topology.dataflow.stages:
-            for each in stage.exchanges.values():
-                if each.is_dataset:
-                    found.setdefault(each.stage, {})[name] = None
+        for *_, each in datasets_read(topology.dataflow.stages):
+            found.setdefault(each.stage, {})[name] = None
     return {name: [*readers] for name, readers in sorted(found.items())}
 
 
@@ -241,7 +241,7 @@ def data_set_findings(dataflows: Mapping[str, Topology]) -> Iterator[Finding]:
     read = _read(dataflows)
     missing = []
     for name, readers in read.items():
-        dataflow, _, sink = name.partition(".")
+        dataflow, sink = dataset_of(name)
         known = dataflows.get(dataflow)
         if known is None or sink not in known.sinks:
             what = f"the newest run of {dataflow} has no such sink" if known else f"no task of {dataflow} has begun"

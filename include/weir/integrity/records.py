@@ -23,6 +23,7 @@ from weir.formats.paths import manifest_path
 from weir.formats.pointer import Pointer, pointer_from_json
 from weir.integrity.verify import results_to_verify
 from weir.ledger.database.tables import PublicationRow, ResultRow, RunRow
+from weir.ledger.publications import READABLE
 from weir.ledger.runs import newest_dataflow_settings
 from weir.retention.deletion_rules import is_silent
 from weir.store.errors import NotFound
@@ -66,12 +67,7 @@ def published_inconsistencies(services: Services, runs: Collection[str]) -> tupl
         query = (
             select(PublicationRow, RunRow)
             .join(RunRow, RunRow.id == PublicationRow.run)
-            .where(
-                PublicationRow.run.in_(runs),
-                PublicationRow.published_at.is_not(None),
-                PublicationRow.expiring_at.is_(None),
-                PublicationRow.expired_at.is_(None),
-            )
+            .where(PublicationRow.run.in_(runs), READABLE)
             .order_by(PublicationRow.run, PublicationRow.sink, PublicationRow.version)
         )
         found = [(row, run.dataflow, run.epoch) for row, run in session.execute(query)]

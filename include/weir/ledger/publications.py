@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 
-from sqlalchemy import bindparam, delete, func, select
+from sqlalchemy import and_, bindparam, delete, func, select
 from sqlalchemy.orm import Session, defer
 
 from weir.dataflow.notifications import EventKind
@@ -35,6 +35,11 @@ from weir.ledger.reads import readers_of
 from weir.ledger.runs import dataflow_of, epoch_of_run
 from weir.topology.ids import Digest, Epoch, RunRef
 from weir.topology.partitions import PLAIN, PartitionId
+
+READABLE = and_(
+    PublicationRow.published_at.is_not(None), PublicationRow.expiring_at.is_(None), PublicationRow.expired_at.is_(None)
+)
+"""Whether readers get a version: its pointer is there, and is not about to be deleted."""
 
 _PUBLISHED = select(PublicationRow.id).where(PublicationRow.published_at.is_not(None))
 
@@ -199,8 +204,7 @@ def readable_versions(session: Session, wanted: Iterable[DataSet]) -> dict[DataS
     query = (
         select(PublicationRow)
         .where(PublicationRow.run.in_({run for run, _ in known}), PublicationRow.sink.in_({sink for _, sink in known}))
-        .where(PublicationRow.published_at.is_not(None), PublicationRow.expiring_at.is_(None))
-        .where(PublicationRow.expired_at.is_(None))
+        .where(READABLE)
         .order_by(PublicationRow.version)
     )
     return {(row.run, row.sink): row for row in session.scalars(query) if (row.run, row.sink) in known}

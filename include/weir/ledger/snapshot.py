@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import Session
 
+from weir.dataflow.stage import dataset_of
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import AttemptState, CurrentResult, EarlierRun, ReadSet, RegionState, RunState
 from weir.formats.run_record import RecordedDataset
@@ -112,7 +113,8 @@ _IS_READER = (
     & (ConsumptionRow.layout == bindparam("layout"))
 )
 # Also a committed try that Airflow has lost, which is numbered below 1: its results stay until others replace them.
-_HAS_CURRENT_RESULTS = select(_RESULT.id).where(_RESULT.attempt == _ATTEMPT.id, _RESULT.is_current).exists()
+HAS_CURRENT_RESULTS = select(_RESULT.id).where(_RESULT.attempt == _ATTEMPT.id, _RESULT.is_current).exists()
+"""Whether an attempt, of a query about attempts, has results that are current."""
 _LAYOUTS_READ = (
     select(ConsumptionRow.layout)
     .where(ConsumptionRow.run == bindparam("run"), ConsumptionRow.stage == bindparam("stage"))
@@ -124,7 +126,7 @@ _LATER_READERS = (
     .join(ConsumptionRow, ConsumptionRow.attempt == _ATTEMPT.id)
     .join(RunRow, RunRow.id == _ATTEMPT.run)
     .where(_IS_READER, _ATTEMPT.run != bindparam("run"), RunRow.dataflow == bindparam("dataflow"))
-    .where(_HAS_CURRENT_RESULTS)
+    .where(HAS_CURRENT_RESULTS)
     .order_by(_ATTEMPT.run, _ATTEMPT.try_number, ConsumptionRow.argument)
 )
 _NEXT_RUN = select(RunRow.id, RunRow.pinned).where(
@@ -134,7 +136,7 @@ _WITHOUT_READING = select(_ATTEMPT.subtask).where(
     _ATTEMPT.run == bindparam("reader"),
     _ATTEMPT.region == bindparam("region"),
     _ATTEMPT.origin != Origin.RESTORED.value,
-    _HAS_CURRENT_RESULTS,
+    HAS_CURRENT_RESULTS,
     ~select(ConsumptionRow.attempt).where(ConsumptionRow.attempt == _ATTEMPT.id, _IS_READER).exists(),
 )
 
@@ -195,7 +197,7 @@ def _published(
     """Return what other dataflows have published of all that the run is to read, or that any result was made of."""
     if not any(each.reads_datasets for each in topologies):
         return {}
-    wanted = {(of, each.dataset.partition(".")[2]) for each in datasets for of in each.runs}
+    wanted = {(of, dataset_of(each.dataset).sink) for each in datasets for of in each.runs}
     for result in results.values():
         for reads in result.reads:
             first = reads.members[0].partition if reads.members else None

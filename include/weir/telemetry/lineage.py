@@ -17,7 +17,8 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.coordination.values import TaskKey
-from weir.dataflow.stage import Stage, StageKind
+from weir.dataflow.graph import datasets_read
+from weir.dataflow.stage import Stage, StageKind, dataset_of
 from weir.execution.run_state import CLOSE, FINISHED, AttemptState
 from weir.formats.manifest import Manifest
 from weir.ledger.attempts import Origin, attempts_of, tries_of_task
@@ -99,13 +100,13 @@ def declared_lineage(topology: Topology, region: str) -> Lineage:
     dataflow = topology.dataflow.name
     read = [Dataset(dataflow=dataflow, stage=stage, kind=kind) for stage, kind in _inputs(topology, region)]
     stages = () if region == CLOSE.name else topology.stages_of(region)
-    names = [each.stage for stage in stages for each in stage.exchanges.values() if each.is_dataset]
+    names = [each.stage for *_, each in datasets_read(stages)]
     return Lineage(dataflow=dataflow, inputs=(*read, *map(_dataset, dict.fromkeys(names))))
 
 
 def _dataset(name: str) -> Dataset:
     """Return a data set of another dataflow, whose targets are nothing to its readers."""
-    dataflow, _, sink = name.partition(".")
+    dataflow, sink = dataset_of(name)
     return Dataset(dataflow=dataflow, stage=Stage(sink, "", kind=StageKind.SINK), kind=DatasetKind.PUBLISHED)
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from weir.dataflow.dataflow import Dataflow
-from weir.dataflow.graph import group_reads, pipelined_groups, topological_order
+from weir.dataflow.graph import datasets_read, group_reads, pipelined_groups, topological_order
 from weir.dataflow.stage import Exchange, ExchangeKind, Stage, StageKind
 from weir.dataflow.state import StateKind
 from weir.errors import Internal
@@ -224,7 +224,7 @@ class Topology:
     @cached_property
     def reads_datasets(self) -> bool:
         """Report whether any stage reads what another dataflow has published."""
-        return any(each.is_dataset for stage in self.dataflow.stages for each in stage.exchanges.values())
+        return bool(datasets_read(self.dataflow.stages))
 
     @cached_property
     def follows_previous(self) -> bool:
@@ -268,9 +268,7 @@ class Topology:
         self._expect(region)
         return tuple(
             self._read(stage, argument, exchange, region, PLAIN, ())
-            for stage in self.stages_of(region.name)
-            for argument, exchange in stage.exchanges.items()
-            if exchange.is_dataset
+            for stage, argument, exchange in datasets_read(self.stages_of(region.name))
         )
 
     def _input(self, stage: Stage, argument: str, exchange: Exchange, region: RegionId) -> InputPartitions:

@@ -15,22 +15,18 @@ from typing import Final
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from weir.dataflow.graph import datasets_read
+from weir.dataflow.stage import dataset_of
 from weir.errors import Misconfigured
 from weir.execution.run_state import AttemptState, CurrentResult
 from weir.ledger.database.columns import taken
 from weir.ledger.database.dataset_tables import DatasetEpochRow, DatasetInputRow
-from weir.ledger.database.tables import (
-    AttemptRow,
-    ConsumptionRow,
-    PublicationRow,
-    ReadSetRow,
-    ResultRow,
-    RunRow,
-)
+from weir.ledger.database.tables import AttemptRow, ConsumptionRow, PublicationRow, ReadSetRow, RunRow
 from weir.ledger.names import MOST_PARTS, NO_RUN
-from weir.ledger.publications import DataSet, published_results, readable_versions
+from weir.ledger.publications import READABLE, DataSet, published_results, readable_versions
 from weir.ledger.reads import resolved_inputs
 from weir.ledger.runs import dataflow_of, epoch_of_run, named_run, newest_dataflows, run_by_id, run_key
+from weir.ledger.snapshot import HAS_CURRENT_RESULTS
 from weir.topology.ids import RunId
 from weir.topology.partitions import PartitionId
 from weir.topology.regions import RegionId, Topology
@@ -38,6 +34,12 @@ from weir.wording import did_you_mean, first_few
 
 NEWEST: Final = 30
 """How many of the newest epochs of a data set are listed by default."""
+
+_Results = Mapping[PartitionId, CurrentResult]
+"""What is published of data sets."""
+
+Made = tuple[str, str, str]
+"""A run that reads, the run that it reads, and the sink of that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,16 +189,17 @@ def _all_views(session: Session) -> list[DatasetView]:
     declared = newest_dataflows(session)
     sinks = {f"{name}.{sink}" for name, topology in declared.items() for sink in topology.sinks}
     readers, waiting, counted = declared_readers(declared), waiting_tasks(session), _counted(session)
-    newest = _published(session, [_of_epoch(name, epoch) for name, (_, epoch) in counted.items()])
+    wanted = [last for _, last in counted.values()]
+    newest = _published(session, wanted, published_results(session, wanted))
     dags = _dags(session)
     return [
         DatasetView(
             name=name,
-            dataflow=_dataflow(name),
-            dag_ids=tuple(dags[_dataflow(name)]),
+            dataflow=dataset_of(name).dataflow,
+            dag_ids=tuple(dags[dataset_of(name).dataflow]),
             is_declared=name in sinks,
             epochs=counted[name][0] if name in counted else 0,
-            newest=newest.get(_of_epoch(name, counted[name][1])) if name in counted else None,
+            newest=newest.get(counted[name][1]) if name in counted else None,
             readers=tuple(readers.get(name, ())),
             waiting=tuple(waiting.get(name, ())),
         )
@@ -209,13 +212,15 @@ def dataset_details(session: Session, name: str, newest: int = NEWEST) -> Datase
     views = {each.name: each for each in _all_views(session)}
     if name not in views:
         raise unknown_dataset(name, views)
-    dataflow, sink = _dataflow(name), _sink(name)
+    dataflow, sink = dataset_of(name)
     ever = select(PublicationRow.run).where(PublicationRow.sink == sink, PublicationRow.published_at.is_not(None))
     query = select(RunRow.id).where(RunRow.dataflow == dataflow, RunRow.id.in_(ever))
     runs = list(reversed(session.scalars(query.order_by(RunRow.epoch.desc()).limit(newest)).all()))
     total = session.scalar(select(func.count()).select_from(query.subquery())) or 0
     wanted = [(run, sink) for run in runs]
-    published, readers = _published(session, wanted), _readers(session, name, wanted)
+    results = published_results(session, wanted)
+    published, made = _published(session, wanted, results), _made_of(session, wanted, results)
+    readers = _readers(session, name, runs, made)
     epochs = tuple(
         EpochView(
             run=run, epoch=epoch_of_run(run), published=published.get((run, sink)), readers=tuple(readers.get(run, ()))
@@ -244,13 +249,14 @@ def inputs_of_run(session: Session, name: str, dataset: str | None = None) -> Ru
     resolved = {(each.stage, each.argument): each for each in resolved_inputs(session, run.id)}
     rows = session.scalars(select(DatasetInputRow).where(DatasetInputRow.run == run.id))
     times = {(row.stage, row.argument): row.resolved_at for row in rows}
-    wanted = [(of, _sink(each.dataset)) for each in resolved.values() for of in each.runs]
-    versions, made = readable_versions(session, wanted), _made_of(session, wanted, run.id)
+    wanted = [(of, dataset_of(each.dataset).sink) for each in resolved.values() for of in each.runs]
+    made = _made_of(session, wanted, published_results(session, wanted), run.id)
+    versions = readable_versions(session, wanted)
     waiting = waiting_tasks(session, run.id)
     found = []
     for each in declared:
         of, at = each.reader, (each.reader.stage, each.reader.argument)
-        region, sink = run.topology.logical_region_of(of.stage).name, _sink(each.dataset)
+        region, sink = run.topology.logical_region_of(of.stage).name, dataset_of(each.dataset).sink
         known = resolved.get(at)
         epochs = [
             EpochRead(
@@ -274,18 +280,6 @@ def inputs_of_run(session: Session, name: str, dataset: str | None = None) -> Ru
     return RunInputs(run=run.id, inputs=tuple(each for each in found if dataset in (None, each.dataset)))
 
 
-def _dataflow(name: str) -> str:
-    return name.partition(".")[0]
-
-
-def _sink(name: str) -> str:
-    return name.partition(".")[2]
-
-
-def _of_epoch(name: str, epoch: str) -> DataSet:
-    return run_key(_dataflow(name), epoch), _sink(name)
-
-
 # Who reads
 
 
@@ -306,9 +300,7 @@ def _declared(dataflows: Mapping[str, Topology]) -> list[Declared]:
             ),
         )
         for name, topology in dataflows.items()
-        for stage in topology.dataflow.stages
-        for argument, exchange in stage.exchanges.items()
-        if exchange.is_dataset
+        for stage, argument, exchange in datasets_read(topology.dataflow.stages)
     ]
 
 
@@ -337,14 +329,16 @@ def waiting_tasks(session: Session, run: str | None = None) -> dict[str, list[Wa
     return found
 
 
-def _readers(session: Session, name: str, wanted: Collection[DataSet]) -> dict[str, list[EpochReader]]:
+def _readers(
+    session: Session, name: str, runs: Iterable[str], made: Mapping[Made, bool]
+) -> dict[str, list[EpochReader]]:
     """Return the runs that read each epoch of a data set, by its run."""
     query = select(DatasetEpochRow.of_run, DatasetEpochRow.run).where(
-        DatasetEpochRow.dataset == name, DatasetEpochRow.of_run.in_({run for run, _ in wanted})
+        DatasetEpochRow.dataset == name, DatasetEpochRow.of_run.in_(runs)
     )
-    made, found = _made_of(session, wanted), defaultdict(list)
+    found = defaultdict(list)
     for of_run, run in session.execute(query.distinct().order_by(DatasetEpochRow.of_run, DatasetEpochRow.run)):
-        found[of_run].append(EpochReader(run=RunId(run), is_valid=made.get((run, of_run, _sink(name)))))
+        found[of_run].append(EpochReader(run=RunId(run), is_valid=made.get((run, of_run, dataset_of(name).sink))))
     return found
 
 
@@ -359,22 +353,23 @@ def _dags(session: Session) -> dict[str, list[str]]:
     return found
 
 
-def _counted(session: Session) -> dict[str, tuple[int, str]]:
+def _counted(session: Session) -> dict[str, tuple[int, DataSet]]:
     """Return of how many epochs each data set has a version that can be read, and the newest of these."""
     query = (
         select(RunRow.dataflow, PublicationRow.sink, func.count(RunRow.id.distinct()), func.max(RunRow.epoch))
         .join(RunRow, RunRow.id == PublicationRow.run)
-        .where(PublicationRow.published_at.is_not(None), PublicationRow.expiring_at.is_(None))
-        .where(PublicationRow.expired_at.is_(None))
+        .where(READABLE)
         .group_by(RunRow.dataflow, PublicationRow.sink)
     )
-    return {f"{name}.{sink}": (number, epoch) for name, sink, number, epoch in session.execute(query)}
+    return {
+        f"{name}.{sink}": (number, (run_key(name, epoch), sink)) for name, sink, number, epoch in session.execute(query)
+    }
 
 
-def _published(session: Session, wanted: Collection[DataSet]) -> dict[DataSet, PublishedEpoch]:
+def _published(session: Session, wanted: Collection[DataSet], results: _Results) -> dict[DataSet, PublishedEpoch]:
     """Return what readers get of epochs of data sets."""
     rows: dict[DataSet, int] = defaultdict(int)
-    for partition, result in published_results(session, wanted).items():
+    for partition, result in results.items():
         rows[partition.run, partition.stage] += result.rows
     return {
         key: PublishedEpoch(
@@ -389,40 +384,31 @@ def _published(session: Session, wanted: Collection[DataSet]) -> dict[DataSet, P
     }
 
 
-Made = tuple[str, str, str]
-"""A run that reads, the run that it reads, and the sink of that."""
-
-
-def _made_of(session: Session, wanted: Collection[DataSet], reader: str | None = None) -> dict[Made, bool]:
+def _made_of(
+    session: Session, wanted: Collection[DataSet], published: _Results, reader: str | None = None
+) -> dict[Made, bool]:
     """Report whether what runs have made of epochs of data sets was made of what is published now; of one or of all.
 
     Those that have made nothing of them are left out.
     """
     if not wanted:
         return {}
-    is_current = select(ResultRow.id).where(ResultRow.attempt == AttemptRow.id, ResultRow.is_current).exists()
     query = (
         select(AttemptRow.run, ConsumptionRow.run, ConsumptionRow.stage, ConsumptionRow.layout, ReadSetRow.members)
         .join(AttemptRow, AttemptRow.id == ConsumptionRow.attempt)
         .join(ReadSetRow, ReadSetRow.id == ConsumptionRow.read_set)
-        .where(ConsumptionRow.run.in_({run for run, _ in wanted}), is_current)
+        .where(ConsumptionRow.run.in_({run for run, _ in wanted}), HAS_CURRENT_RESULTS)
         .where(ConsumptionRow.stage.in_({sink for _, sink in wanted}))
     )
-    digests = _digests(published_results(session, wanted))
+    digests: dict[tuple[str, str, str], dict[int, str]] = defaultdict(dict)
+    for partition, result in published.items():
+        digests[partition.run, partition.stage, partition.layout][partition.subtask] = result.digest
     found: dict[Made, bool] = {}
     for run, of_run, sink, layout, members in session.execute(
         query if reader is None else query.where(AttemptRow.run == reader)
     ):
         if dataflow_of(run) != dataflow_of(of_run):
-            published = digests.get((of_run, sink, layout))
-            is_same = published in (None, {int(subtask): digest for subtask, _, digest in members})
+            present = digests.get((of_run, sink, layout))
+            is_same = present in (None, {int(subtask): digest for subtask, _, digest in members})
             found[run, of_run, sink] = is_same and found.get((run, of_run, sink), True)
-    return found
-
-
-def _digests(published: Mapping[PartitionId, CurrentResult]) -> dict[tuple[str, str, str], dict[int, str]]:
-    """Return the digests of what is published, by subtask, of each run, sink and layout."""
-    found: dict[tuple[str, str, str], dict[int, str]] = defaultdict(dict)
-    for partition, result in published.items():
-        found[partition.run, partition.stage, partition.layout][partition.subtask] = result.digest
     return found

@@ -19,7 +19,7 @@ from grandalf.routing import route_with_lines
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from weir.dataflow.stage import ExchangeKind
+from weir.dataflow.stage import ExchangeKind, dataset_of
 from weir.units import format_size
 from weir.views.graphs import ExchangeEdge, RegionNode, RunGraph, StageNode, counted
 from weir.views.lineage import Lineage
@@ -135,11 +135,11 @@ def drawing_of_lineage(found: Lineage) -> Drawing:
     reads: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for node in found.nodes:
         for read in node.made_of:
-            reads.setdefault((read.partition(".")[0], node.dataflow), []).append((read, node.name))
+            reads.setdefault((dataset_of(read).dataflow, node.dataflow), []).append((read, node.name))
     arrows = {
         ends: _Arrow(
             ExchangeKind.BLOCKING.value,
-            _first(", ".join(dict.fromkeys(read.partition(".")[2] for read, _ in pairs)), _LONGEST_HOW),
+            _first(", ".join(dict.fromkeys(dataset_of(read).sink for read, _ in pairs)), _LONGEST_HOW),
             "\n".join(f"{name} is made of {read}" for read, name in pairs),
         )
         for ends, pairs in reads.items()
@@ -193,7 +193,7 @@ def _faces_of_lineage(found: Lineage) -> Iterator[_Face]:
             name=name,
             title=name,
             told=f"dataflow {name}",
-            lines=tuple((_MARKS["sink"] + each.partition(".")[2], each, "sink") for each in sets),
+            lines=tuple((_MARKS["sink"] + dataset_of(each).sink, each, "sink") for each in sets),
             said=said,
             status="asked" if is_asked else "",
         )

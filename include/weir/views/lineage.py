@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from weir.dataflow.dataflow import Dataflow
 from weir.dataflow.graph import reachable, topological_order
+from weir.dataflow.stage import dataset_of
 from weir.ledger.runs import newest_dataflows
 from weir.topology.regions import Topology
 from weir.views.datasets import dataflows_of, unknown_dataset
@@ -54,7 +55,7 @@ def lineage_of(session: Session, name: str | None = None, dag_ids: Collection[st
     if name is None:
         distances = _depths(made_of)
     else:
-        start = [each for each in made_of if name in (each, each.partition(".")[0])]
+        start = [each for each in made_of if name in (each, dataset_of(each).dataflow)]
         if not start:
             raise unknown_dataset(name, made_of)
         readers = _reversed(made_of)
@@ -63,7 +64,7 @@ def lineage_of(session: Session, name: str | None = None, dag_ids: Collection[st
     nodes = [
         LineageNode(
             name=each,
-            dataflow=each.partition(".")[0],
+            dataflow=dataset_of(each).dataflow,
             distance=distance,
             made_of=tuple(of for of in made_of[each] if of in distances),
         )

@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from weir.dataflow.graph import datasets_read
 from weir.dataflow.sources import days_in_utc
 from weir.doctor.declarations import connection_problems, of_gx, problems_of
 from weir.doctor.problems import Problem, texts_of
@@ -183,9 +184,7 @@ def _described(declared: Declaration) -> dict[str, Any]:
         "sinks": list(topology.sinks),
         "reads": [
             {"stage": stage.name, "dataset": each.stage, "epoch": each.epoch}
-            for stage in declared.flow.stages
-            for each in stage.exchanges.values()
-            if each.is_dataset
+            for stage, _, each in datasets_read(declared.flow.stages)
         ],
     }
 
