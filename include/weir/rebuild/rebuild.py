@@ -74,7 +74,7 @@ from weir.ledger.sources import (
 )
 from weir.rebuild.checkpoints import StoredSnapshots, enter_pins_of_all, enter_snapshots, stored_snapshots
 from weir.rebuild.notifications import known_events, tell_found
-from weir.recovery.datasets import compare_rebuilt
+from weir.recovery.datasets import compare
 from weir.store.catalogue import EpochCatalogue, StoredArchive, catalogue, stored_archives, stored_dataflows
 from weir.store.errors import NotFound
 from weir.store.store import MARKER
@@ -229,7 +229,7 @@ def enter_stored(
         _open_again(session, each)
     for record, _ in records:
         if record.datasets:
-            compare_rebuilt(session, services, record.run)
+            compare(session, services, record.run, is_rebuilt=True)
     tell_found(session, name, before, services.now())
     session.flush()
     services.ledger.end_behind(session, name)

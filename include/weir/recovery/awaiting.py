@@ -17,7 +17,7 @@ from weir.coordination.evidence import look_for_results
 from weir.coordination.registered import Registered
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting
-from weir.errors import Misconfigured
+from weir.errors import Fenced, Misconfigured
 from weir.execution.airflow_words import FINAL, NOT_IN_AIRFLOW, run_again
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import LIVE, attempts_of, end
@@ -107,6 +107,14 @@ def still_to_run(services: Services, run: Run, regions: Collection[RegionId], cl
     answers = clearer.inspect([each.item for each in asked])
     answers = as_airflow_makes_them(clearer, [each.wanted for each in asked], answers)
     return frozenset(each.region for each, answer in zip(asked, answers, strict=True) if answer.state not in FINAL)
+
+
+def require_running(session: Session, attempt: str, resolved: str) -> AttemptRow:
+    """Return the row of an attempt that has `resolved` something. Raises Fenced for one that has ended meanwhile."""
+    row = session.get(AttemptRow, attempt)  # None: the ledger has lost it, or was rebuilt
+    if row is None or row.state != AttemptState.RUNNING.value:
+        raise Fenced.of("recovery.ended_while_resolving", attempt=attempt, resolved=resolved)
+    return row
 
 
 def wait_for(row: AttemptRow, reason: str, registered: Registered) -> Awaiting:

@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy.orm import Session
-
 from weir.coordination.services import Services
+from weir.dataflow.stage import dataset_of
 from weir.errors import Misconfigured
 from weir.execution.run_state import RunState
-from weir.ledger.database.tables import RunRow
 from weir.ledger.names import as_epoch
 from weir.ledger.publications import last_publication
 from weir.ledger.reads import readers_of
-from weir.ledger.runs import Run, dataflow_of, epoch_of_run, named_run, run_by_id
+from weir.ledger.runs import Run, dataflow_of, epoch_of_run, named_run
 from weir.ledger.snapshot import run_state
+from weir.recovery.datasets import computed
 from weir.recovery.planning import plan_by_looking
 from weir.recovery.rules.backtrack import Occasion
 from weir.recovery.rules.decision import Failure
@@ -63,7 +62,7 @@ def plans_if_changed(services: Services, dataset: str, epoch: str) -> DatasetPla
 
     Raises Misconfigured for what was not published, and as planning does.
     """
-    dataflow, _, sink = dataset.partition(".")
+    dataflow, sink = dataset_of(dataset)
     with services.ledger.transaction() as session:
         run = named_run(session, as_epoch(f"{dataflow}@{epoch}")).id
         if last_publication(session, run, sink) is None:
@@ -88,7 +87,7 @@ def _planned(services: Services, name: RunId, causes: Sequence[_Change]) -> tupl
     Returns None where nothing of it runs again.
     """
     with services.ledger.transaction() as session:
-        run = _computed(session, name)
+        run = computed(session, name)
         why = {} if run is None else _made_of(run_state(session, run), causes)
     if run is None or not why:
         return None
@@ -104,12 +103,6 @@ def _planned(services: Services, name: RunId, causes: Sequence[_Change]) -> tupl
     steps = tuple(_step(each, why.get(each.region, ()), is_certain=is_certain) for each in plan.steps)
     plan = replace(plan, steps=steps, held_back=plan.held_back or _why_marked(run))
     return plan, list(_may_change(run, plan))
-
-
-def _computed(session: Session, name: RunId) -> Run | None:
-    row = session.get_one(RunRow, name)
-    is_there = row.pinned is not None and row.deleted_at is None and row.expired_at is None
-    return run_by_id(session, name) if is_there else None
 
 
 def _made_of(state: RunState, causes: Iterable[_Change]) -> dict[RegionId, list[_Change]]:

@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
-from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -26,16 +25,16 @@ from weir.coordination.registered import Gathered, Registered
 from weir.coordination.run_records import write_record
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting
-from weir.dataflow.graph import find_cycle, reachable
-from weir.dataflow.stage import SAME, SKIP, WITHIN, Exchange, StageKind, last_of
+from weir.dataflow.graph import dataflows_read, datasets_read, find_cycle, reachable
+from weir.dataflow.stage import SAME, SKIP, WITHIN, Exchange, dataset_of, last_of
 from weir.dataflow.state_schema import ddl_of, fields_of_ddl, fields_of_json
-from weir.errors import Conflict, Fault, Fenced, Loss, Message, Misconfigured, ResultUnavailable
+from weir.errors import Conflict, Fault, Loss, Message, Misconfigured, ResultUnavailable
 from weir.execution.cadence import Interval, expected
 from weir.execution.partition_state import PartitionState
-from weir.execution.run_state import CLOSE, UNNUMBERED, AttemptState, CurrentResult, RunState
+from weir.execution.run_state import CLOSE, UNNUMBERED, CurrentResult, RunState
 from weir.formats.manifest import Manifest
 from weir.formats.run_record import RecordedDataset
-from weir.ledger.database.tables import AttemptRow, DataflowRow, ResultRow, RunRow
+from weir.ledger.database.tables import DataflowRow, ResultRow, RunRow
 from weir.ledger.leases import drop_leases, take_leases
 from weir.ledger.publications import (
     DataSet,
@@ -47,9 +46,9 @@ from weir.ledger.publications import (
 )
 from weir.ledger.reads import enter_input, readers_of, resolved_inputs
 from weir.ledger.results import record_found, record_losses
-from weir.ledger.runs import Run, dataflow_of, epoch_of, known_epochs, newest_pinned, run_by_id, run_key
+from weir.ledger.runs import Run, dataflow_of, epoch_of, known_epochs, newest_pinned, run_by_id, run_key, topology_of
 from weir.ledger.snapshot import run_state
-from weir.recovery.awaiting import wait_for
+from weir.recovery.awaiting import require_running, wait_for
 from weir.recovery.inputs import reference
 from weir.recovery.pending_clears import deliver
 from weir.recovery.reconcile import reconcile
@@ -90,7 +89,7 @@ def resolve_datasets(services: Services, registered: Registered) -> Awaiting | N
         _require_own_ledger(services, unresolved.values(), [reason for _, reason in reasons])
         return _wait(services, registered, reasons)
     with services.ledger.transaction(run.dataflow.name) as session:
-        _require_running(session, registered)
+        require_running(session, registered.attempt.id, "what it reads")
         for _, found in chosen:
             if not isinstance(found, str):
                 enter_input(session, run.id, found, services.now())
@@ -104,7 +103,7 @@ def _require_own_ledger(services: Services, inputs: Iterable[Exchange], reasons:
     if any(getattr(each, "kind", "") == "recovery.dataset_not_begun" for each in reasons):
         stored = stored_dataflows(services.store)
         for each in inputs:
-            dataflow = each.stage.partition(".")[0]
+            dataflow = dataset_of(each.stage).dataflow
             with services.ledger.transaction() as session:
                 is_known = session.get(DataflowRow, dataflow) is not None
             if dataflow in stored and not is_known:
@@ -113,12 +112,7 @@ def _require_own_ledger(services: Services, inputs: Iterable[Exchange], reasons:
 
 def _declared(run: Run, region: RegionId) -> dict[Place, Exchange]:
     stages = () if region == CLOSE else run.topology.stages_of(region.name)
-    return {
-        (stage.name, argument): exchange
-        for stage in stages
-        for argument, exchange in stage.exchanges.items()
-        if exchange.is_dataset
-    }
+    return {(stage.name, argument): exchange for stage, argument, exchange in datasets_read(stages)}
 
 
 def _unresolved(session: Session, run: Run, wanted: Mapping[Place, Exchange]) -> dict[Place, Exchange]:
@@ -137,7 +131,7 @@ def _selection(exchange: Exchange) -> str:
 
 def _chosen(session: Session, run: Run, place: Place, exchange: Exchange) -> RecordedDataset | str:
     """Return the epochs that an input reads, or why they cannot be known yet. Raises Misconfigured."""
-    dataflow, _, sink = exchange.stage.partition(".")
+    dataflow, sink = dataset_of(exchange.stage)
     pinned = newest_pinned(session, dataflow)
     if session.get(DataflowRow, dataflow) is None or pinned is None:
         return Message("recovery.dataset_not_begun", name=exchange.stage, dataflow=dataflow)
@@ -146,9 +140,9 @@ def _chosen(session: Session, run: Run, place: Place, exchange: Exchange) -> Rec
         return intervals
     runs = {run_key(dataflow, epoch_of(start)): epoch_of(start) for start, _ in intervals}
     there = {of for of, _ in readable_versions(session, [(each, sink) for each in runs])}
-    sinks = _sinks_of(pinned)
+    sinks = topology_of(pinned).sinks
     if sink not in sinks and not there:
-        raise Misconfigured.of("recovery.dataset_unknown", name=exchange.stage, dataflow=dataflow, sinks=sinks)
+        raise Misconfigured.of("recovery.dataset_unknown", name=exchange.stage, dataflow=dataflow, sinks=[*sinks])
     missing = [each for each in runs if each not in there and not _is_closed_without(session, each, sink)]
     if missing and exchange.missing != SKIP:
         _require_to_come(session, missing, sink)
@@ -163,15 +157,11 @@ def _chosen(session: Session, run: Run, place: Place, exchange: Exchange) -> Rec
     )
 
 
-def _sinks_of(pinned: Mapping[str, Any]) -> list[str]:
-    return [each["name"] for each in pinned["stages"] if each["kind"] == StageKind.SINK.value]
-
-
 def _is_closed_without(session: Session, run: RunId, sink: str) -> bool:
     """Report whether a run was closed that has no such sink: the data set begins with a later epoch."""
     row = session.get(RunRow, run)
     pinned = None if row is None or row.closed_at is None else row.pinned
-    return pinned is not None and sink not in _sinks_of(pinned)
+    return pinned is not None and sink not in topology_of(pinned).sinks
 
 
 def _intervals(session: Session, run: Run, exchange: Exchange, dataflow: str) -> list[Interval] | str:
@@ -226,21 +216,14 @@ def _require_no_cycle(session: Session, run: Run) -> None:
     """Refuse dataflows that read each other in a cycle, by what their newest runs declare. Raises Misconfigured."""
 
     def read_by(name: str) -> list[str]:
-        pinned = run.dataflow.to_json() if name == run.dataflow.name else newest_pinned(session, name) or {}
-        return sorted({each.partition(".")[0] for each in _datasets_of(pinned)})
+        if name == run.dataflow.name:
+            return dataflows_read(run.dataflow.stages)
+        pinned = newest_pinned(session, name)
+        return [] if pinned is None else dataflows_read(topology_of(pinned).dataflow.stages)
 
     cycle = find_cycle(reachable([run.dataflow.name], read_by))
     if cycle:
         raise Misconfigured.of("recovery.dataset_cycle", cycle=" -> ".join(cycle))
-
-
-def _datasets_of(pinned: Mapping[str, object]) -> Iterator[str]:
-    """Yield the data sets that a recorded dataflow reads."""
-    stages = pinned.get("stages")
-    for stage in stages if isinstance(stages, list | tuple) else ():
-        for each in stage["inputs"].values():
-            if each["kind"] == "dataset":
-                yield each["stage"]
 
 
 def awaits_dataset(session: Session, run: Run, state: RunState, region: RegionId) -> bool:
@@ -268,7 +251,7 @@ def with_datasets(
     region = registered.attempt.region
     inputs = () if region == CLOSE else gathered.state.dataset_inputs(region)
     wanted = {
-        (of, read.producer.partition(".")[2])
+        (of, dataset_of(read.producer).sink)
         for read in inputs
         for of in gathered.state.datasets.get((read.stage, read.argument), ())
     }
@@ -430,18 +413,11 @@ def _wait(services: Services, registered: Registered, reasons: Sequence[tuple[st
     told = list(dict.fromkeys(reason for _, reason in reasons))
     reason = told[0] if len(told) == 1 else "; ".join(told)
     with services.ledger.transaction(registered.run.dataflow.name) as session:
-        row = _require_running(session, registered)
+        row = require_running(session, registered.attempt.id, "what it reads")
         drop_leases(session, row.id)
         found = wait_for(row, reason, registered)
         row.awaited = {of: "; ".join(dict.fromkeys(why for name, why in reasons if name == of)) for of in dict(reasons)}
         return found
-
-
-def _require_running(session: Session, registered: Registered) -> AttemptRow:
-    row = session.get(AttemptRow, registered.attempt.id)
-    if row is None or row.state != AttemptState.RUNNING.value:
-        raise Fenced.of("attempts.attempt_unknown", region=registered.attempt.region)
-    return row
 
 
 def unavailable(services: Services, run: Run, losses: Sequence[Loss]) -> ResultUnavailable | Conflict:
@@ -472,29 +448,25 @@ def tell_readers(services: Services, dataflow: str) -> list[str]:
     for reader, group in readers.items():
         with services.ledger.transaction(reader) as session:
             for run in group:
-                _compare(session, services, run)
+                compare(session, services, run)
     if untold:
         with services.ledger.transaction(dataflow) as session:
             note_told(session, untold)
     return list(readers)
 
 
-def _compare(session: Session, services: Services, run: RunId) -> None:
-    if _is_there(session, run):
-        found = run_by_id(session, run)
-        reconcile(session, services, found, run_state(session, found))
-
-
-def compare_rebuilt(session: Session, services: Services, run: RunId) -> None:
-    """Have what has read older versions of data sets run again, in a ledger that was rebuilt."""
-    if not _is_there(session, run):
+def compare(session: Session, services: Services, run: RunId, *, is_rebuilt: bool = False) -> None:
+    """Have what has read older versions of data sets run again; in a rebuilt ledger only where something has."""
+    found = computed(session, run)
+    if found is None:
         return
-    found = run_by_id(session, run)
     state = run_state(session, found)
-    if of_older_versions(state):
+    if not is_rebuilt or of_older_versions(state):
         reconcile(session, services, found, state)
 
 
-def _is_there(session: Session, run: RunId) -> bool:
+def computed(session: Session, run: RunId) -> Run | None:
+    """Return a run that has begun, and is neither deleted nor expired; None for any other."""
     row = session.get_one(RunRow, run)
-    return row.pinned is not None and row.deleted_at is None and row.expired_at is None
+    is_there = row.pinned is not None and row.deleted_at is None and row.expired_at is None
+    return run_by_id(session, run) if is_there else None

@@ -24,14 +24,14 @@ from weir.coordination.source_copies import is_any_copied, with_copy_ids
 from weir.coordination.values import Awaiting
 from weir.dataflow import Stage
 from weir.dataflow.stage import NotReady, ResolveContext, Resolved, checked_position, checked_splits
-from weir.errors import Conflict, Fenced, Message, Misconfigured, Retryable
-from weir.execution.run_state import CLOSE, AttemptState
+from weir.errors import Conflict, Message, Misconfigured, Retryable
+from weir.execution.run_state import CLOSE
 from weir.formats.run_record import RecordedRange
 from weir.intervals import interval_of
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.runs import Run, run_by_id
 from weir.ledger.sources import Before, before, fix_range, fix_splits, forget_unread_splits, range_of, splits_of
-from weir.recovery.awaiting import awaited_status, wait_for
+from weir.recovery.awaiting import awaited_status, require_running, wait_for
 from weir.topology.ids import RunRef
 from weir.topology.regions import RegionId, Topology
 
@@ -70,16 +70,9 @@ def splits_for(services: Services, run: Run, stage: Stage, attempt: str) -> list
             raise Conflict.of("recovery.range_forgotten", stage=stage.name, run=run.id)
         resolved = with_copy_ids(services, stage, resolve(stage, resolve_context(run, stage, services)))
         with services.ledger.transaction(run.dataflow.name) as session:
-            _require_running(session, stage, attempt)
+            require_running(session, attempt, f"the splits of {stage.name}")
             known = fix_splits(session, run.id, stage.name, resolved, attempt, services.now())
     return known
-
-
-def _require_running(session: Session, stage: Stage, attempt: str) -> AttemptRow:
-    row = session.get(AttemptRow, attempt)  # None: the ledger has lost it, or was rebuilt
-    if row is None or row.state != AttemptState.RUNNING.value:
-        raise Fenced.of("recovery.ended_while_resolving", attempt=attempt, stage=stage.name)
-    return row
 
 
 def resolve(stage: Stage, context: ResolveContext) -> list[Any]:
@@ -228,7 +221,7 @@ def _fix(
     services: Services, registered: Registered, stage: Stage, recorded: RecordedRange, seen: RecordedRange | None
 ) -> None:
     with services.ledger.transaction(registered.run.dataflow.name) as session:
-        _require_running(session, stage, registered.attempt.id)
+        require_running(session, registered.attempt.id, f"the splits of {stage.name}")
         fix_range(session, registered.run, stage, recorded, seen, registered.attempt.id)
 
 
@@ -265,4 +258,5 @@ def _await_range(
 
 def _wait(services: Services, registered: Registered, stage: Stage, reason: str) -> Awaiting:
     with services.ledger.transaction(registered.run.dataflow.name) as session:
-        return wait_for(_require_running(session, stage, registered.attempt.id), reason, registered)
+        row = require_running(session, registered.attempt.id, f"the splits of {stage.name}")
+        return wait_for(row, reason, registered)

@@ -394,8 +394,8 @@ def _task(
         seen=seen,
     )
     if attempt is not None:
-        facts = replace(facts, since=attempt.ended_at or attempt.began_at, error=attempt.error or "")
-        facts = replace(facts, awaited=awaited_by(attempt))
+        since, error = attempt.ended_at or attempt.began_at, attempt.error or ""
+        facts = replace(facts, since=since, error=error, awaited=awaited_by(attempt))
     if region == CLOSE:
         closing = committed_attempt(session, run.id, CLOSE)
         return replace(facts, has_result=closing is not None and closing.try_number >= _try_of(seen))
