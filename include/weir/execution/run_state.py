@@ -93,6 +93,10 @@ def coming_result(partition: PartitionId, attempt: AttemptId, digest: Digest, **
     )
 
 
+Results = Mapping[PartitionId, CurrentResult]
+"""Results, by their partitions."""
+
+
 class Obstacle(Enum):
     """What keeps a result from being read, by the ledger alone; the value says it to people."""
 

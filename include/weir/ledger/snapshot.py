@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from weir.dataflow.stage import dataset_of
 from weir.execution.partition_state import PartitionState
-from weir.execution.run_state import AttemptState, CurrentResult, EarlierRun, ReadSet, RegionState, RunState
+from weir.execution.run_state import AttemptState, CurrentResult, EarlierRun, ReadSet, RegionState, Results, RunState
 from weir.formats.run_record import RecordedDataset
 from weir.ledger.attempts import Origin
 from weir.ledger.database.tables import AttemptRow, ConsumptionRow, PendingClearRow, ResultRow, RunRow
@@ -188,11 +188,7 @@ def run_state(
 
 
 def _published(
-    session: Session,
-    run: str,
-    topologies: Iterable[Topology],
-    results: Mapping[PartitionId, CurrentResult],
-    datasets: Iterable[RecordedDataset],
+    session: Session, run: str, topologies: Iterable[Topology], results: Results, datasets: Iterable[RecordedDataset]
 ) -> dict[PartitionId, CurrentResult]:
     """Return what other dataflows have published of all that the run is to read, or that any result was made of."""
     if not any(each.reads_datasets for each in topologies):

@@ -9,7 +9,7 @@ Invariant 7: the clears that follow from a commit are recorded in its transactio
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -20,7 +20,7 @@ from weir.dataflow.notifications import EventKind
 from weir.dataflow.targets import Target
 from weir.execution.failure_class import FailureClass
 from weir.execution.partition_state import PartitionState
-from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, ReadResult, RegionState, RunState
+from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, ReadResult, RegionState, Results, RunState
 from weir.ledger.attempts import attempts_of, newest_attempts
 from weir.ledger.clears import add_pending_clear, add_pending_clears
 from weir.ledger.database.tables import AttemptRow, ResultEventRow, ResultRow, RunRow
@@ -179,11 +179,7 @@ def _add_later(
 
 
 def stale_in_later_runs(
-    session: Session,
-    run: Run,
-    topology: Topology,
-    results: Mapping[PartitionId, CurrentResult],
-    written: Iterable[PartitionId],
+    session: Session, run: Run, topology: Topology, results: Results, written: Iterable[PartitionId]
 ) -> dict[RunId, dict[RegionId, Change]]:
     """Return the regions of later runs that have read other content of `run` than `results`, with the newest changes.
 
@@ -205,11 +201,7 @@ def stale_in_later_runs(
 
 
 def _changes_of_places(
-    session: Session,
-    run: Run,
-    topology: Topology,
-    results: Mapping[PartitionId, CurrentResult],
-    written: Iterable[PartitionId],
+    session: Session, run: Run, topology: Topology, results: Results, written: Iterable[PartitionId]
 ) -> Iterator[tuple[RunId, RegionId, Change]]:
     # This run's topology does not have its later readers: a later run may be pinned to a newer dataflow.
     for place in sorted({(each.stage, each.layout) for each in written}):
@@ -235,11 +227,7 @@ def _changes_of_places(
 
 
 def _read_in_former_layouts(
-    session: Session,
-    run: Run,
-    topology: Topology,
-    results: Mapping[PartitionId, CurrentResult],
-    stages: Iterable[str],
+    session: Session, run: Run, topology: Topology, results: Results, stages: Iterable[str]
 ) -> Iterator[tuple[RunId, RegionId, Change]]:
     """Yield what has read stages in layouts that a run was moved away from.
 

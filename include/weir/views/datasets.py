@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from weir.dataflow.graph import datasets_read
 from weir.dataflow.stage import dataset_of
 from weir.errors import Misconfigured
-from weir.execution.run_state import AttemptState, CurrentResult
+from weir.execution.run_state import AttemptState, Results
 from weir.ledger.database.columns import taken
 from weir.ledger.database.dataset_tables import DatasetEpochRow, DatasetInputRow
 from weir.ledger.database.tables import AttemptRow, ConsumptionRow, PublicationRow, ReadSetRow, RunRow
@@ -28,15 +28,11 @@ from weir.ledger.reads import resolved_inputs
 from weir.ledger.runs import dataflow_of, epoch_of_run, named_run, newest_dataflows, run_by_id, run_key
 from weir.ledger.snapshot import HAS_CURRENT_RESULTS
 from weir.topology.ids import RunId
-from weir.topology.partitions import PartitionId
 from weir.topology.regions import RegionId, Topology
 from weir.wording import did_you_mean, first_few
 
 NEWEST: Final = 30
 """How many of the newest epochs of a data set are listed by default."""
-
-_Results = Mapping[PartitionId, CurrentResult]
-"""What is published of data sets."""
 
 Made = tuple[str, str, str]
 """A run that reads, the run that it reads, and the sink of that."""
@@ -366,7 +362,7 @@ def _counted(session: Session) -> dict[str, tuple[int, DataSet]]:
     }
 
 
-def _published(session: Session, wanted: Collection[DataSet], results: _Results) -> dict[DataSet, PublishedEpoch]:
+def _published(session: Session, wanted: Collection[DataSet], results: Results) -> dict[DataSet, PublishedEpoch]:
     """Return what readers get of epochs of data sets."""
     rows: dict[DataSet, int] = defaultdict(int)
     for partition, result in results.items():
@@ -385,7 +381,7 @@ def _published(session: Session, wanted: Collection[DataSet], results: _Results)
 
 
 def _made_of(
-    session: Session, wanted: Collection[DataSet], published: _Results, reader: str | None = None
+    session: Session, wanted: Collection[DataSet], published: Results, reader: str | None = None
 ) -> dict[Made, bool]:
     """Report whether what runs have made of epochs of data sets was made of what is published now; of one or of all.
 

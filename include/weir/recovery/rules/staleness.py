@@ -9,15 +9,15 @@ A change counts once for a region: it is news until an attempt begins, or a clea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from weir.code.generation_rules import short
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.dataflow.state import OnReprocess
-from weir.execution.run_state import CurrentResult, ReadResult, ReadSet, RunState
+from weir.execution.run_state import CurrentResult, ReadResult, ReadSet, Results, RunState
 from weir.formats.manifest import digest_version, is_chain
 from weir.topology.ids import OWN_RUN
-from weir.topology.regions import PartitionId, RegionId, Topology
+from weir.topology.regions import RegionId, Topology
 
 USUAL_CAUSES = (
     "current_timestamp, rand, uuid or monotonically_increasing_id; row_number, limit or first over rows whose order is "
@@ -124,9 +124,7 @@ def _name_of(result: CurrentResult) -> str:
     return f"try {result.try_number}" if result.try_number > 0 else result.attempt
 
 
-def changes_of(
-    topology: Topology, reads: Iterable[ReadResult], results: Mapping[PartitionId, CurrentResult]
-) -> Iterator[Change]:
+def changes_of(topology: Topology, reads: Iterable[ReadResult], results: Results) -> Iterator[Change]:
     """Yield the current results of the own run that are not what was read."""
     for read in reads:
         new = results.get(read.partition) if read.partition.is_of_own_run else None
