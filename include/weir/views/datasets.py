@@ -240,8 +240,8 @@ def inputs_of_run(session: Session, name: str, dataset: str | None = None) -> Ru
     """
     run = run_by_id(session, named_run(session, name).id)
     declared = _declared({run.dataflow.name: run.topology})
-    if dataset is not None and all(each.dataset != dataset for each in declared):
-        raise unknown_dataset(dataset, {each.dataset for each in declared})
+    if dataset is not None and dataset not in (names := {each for each, _ in declared}):
+        raise unknown_dataset(dataset, names)
     resolved = {(each.stage, each.argument): each for each in resolved_inputs(session, run.id)}
     rows = session.scalars(select(DatasetInputRow).where(DatasetInputRow.run == run.id))
     times = {(row.stage, row.argument): row.resolved_at for row in rows}
@@ -250,10 +250,9 @@ def inputs_of_run(session: Session, name: str, dataset: str | None = None) -> Ru
     versions = readable_versions(session, wanted)
     waiting = waiting_tasks(session, run.id)
     found = []
-    for each in declared:
-        of, at = each.reader, (each.reader.stage, each.reader.argument)
-        region, sink = run.topology.logical_region_of(of.stage).name, dataset_of(each.dataset).sink
-        known = resolved.get(at)
+    for read, of in declared:
+        region, sink = run.topology.logical_region_of(of.stage).name, dataset_of(read).sink
+        known = resolved.get((of.stage, of.argument))
         epochs = [
             EpochRead(
                 run=RunId(run_of),
@@ -266,11 +265,11 @@ def inputs_of_run(session: Session, name: str, dataset: str | None = None) -> Ru
             taken(
                 DatasetInput,
                 of,
-                dataset=each.dataset,
-                resolved_at=times.get(at),
+                dataset=read,
+                resolved_at=times.get((of.stage, of.argument)),
                 epochs=tuple(epochs),
                 left_out=known.left_out if known is not None else (),
-                waiting=tuple(task for task in waiting.get(each.dataset, ()) if task.region.name == region),
+                waiting=tuple(task for task in waiting.get(read, ()) if task.region.name == region),
             )
         )
     return RunInputs(run=run.id, inputs=tuple(each for each in found if dataset in (None, each.dataset)))
@@ -279,17 +278,9 @@ def inputs_of_run(session: Session, name: str, dataset: str | None = None) -> Ru
 # Who reads
 
 
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """A data set that an input reads."""
-
-    dataset: str
-    reader: DatasetReader
-
-
-def _declared(dataflows: Mapping[str, Topology]) -> list[Declared]:
+def _declared(dataflows: Mapping[str, Topology]) -> list[tuple[str, DatasetReader]]:
     return [
-        Declared(
+        (
             exchange.stage,
             DatasetReader(
                 dataflow=name, stage=stage.name, argument=argument, epoch=exchange.epoch, missing=exchange.missing
@@ -303,8 +294,8 @@ def _declared(dataflows: Mapping[str, Topology]) -> list[Declared]:
 def declared_readers(dataflows: Mapping[str, Topology]) -> dict[str, list[DatasetReader]]:
     """Return the inputs that read each data set, by its name, of these dataflows."""
     found: dict[str, list[DatasetReader]] = defaultdict(list)
-    for each in _declared(dataflows):
-        found[each.dataset].append(each.reader)
+    for dataset, reader in _declared(dataflows):
+        found[dataset].append(reader)
     return found
 
 
