@@ -271,6 +271,7 @@ class _Record:
     application: Application | None
     goes_on: bool
     moved_from: str
+    asset: str
 
 
 _FIELDS = tuple(field.name for field in fields(_Record))

@@ -66,6 +66,7 @@ class SourceSettings(TypedDict, total=False):
     digest: DigestRule
     quality: Gate | list[Gate] | tuple[Gate, ...]
     moved_from: str
+    asset: str
 
 
 def files_source(

@@ -306,6 +306,8 @@ class Stage:
     """Only of a source: it reads what has come since the epoch before; `resolve` returns a `Resolved`."""
     moved_from: str = field(default="", kw_only=True)
     """Of a source that goes on: the name that it had in earlier epochs, from whose position it goes on."""
+    asset: str = field(default="", kw_only=True)
+    """Of a source: the name or URI of the Airflow asset that its rows come from, for lineage: no row depends on it."""
     sql: InitVar[str | None] = field(default=None, kw_only=True)
 
     def __post_init__(self, sql: str | None) -> None:
@@ -402,12 +404,14 @@ def source(
     options: Mapping[str, Any] | None = None,
     goes_on: bool = False,
     moved_from: str = "",
+    asset: str = "",
 ) -> Stage:
     """Declare a stage without inputs: `def flights(ctx, split) -> DataFrame`, with a session in `ctx.spark`.
 
     `options` are JSON values, without secrets, for the function that `resolve` names. With `goes_on` each epoch reads
     what has come since the epoch before: `resolve` finds in `ctx.previous` what that has read, and returns a
-    `Resolved`. `moved_from` is the name that such a source had before it was renamed.
+    `Resolved`. `moved_from` is the name that such a source had before it was renamed. `asset` is the name or URI of the
+    Airflow asset that its rows come from, for lineage.
     """
     return Stage(
         name=name,
@@ -425,6 +429,7 @@ def source(
         options=copy_of(options),
         goes_on=goes_on,
         moved_from=moved_from,
+        asset=asset,
     )
 
 

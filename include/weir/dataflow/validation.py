@@ -109,10 +109,12 @@ def refuse(dataflow: str, problems: Iterable[str]) -> None:
 # Secrets
 
 _RECORDED = "and is recorded in the ledger, manifests and job files"
-_WHERE_SPARK_STARTS = (
-    "set it where Spark starts, in spark-defaults.conf or the environment (such as AWS_SECRET_ACCESS_KEY) of the "
-    "Connect server or of spark-submit, or let a credential provider find it"
-)
+_INSTEAD = {
+    "spark": "set it where Spark starts, in spark-defaults.conf or the environment (such as AWS_SECRET_ACCESS_KEY) of "
+    "the Connect server or of spark-submit, or let a credential provider find it",
+    "options": "name an Airflow connection, which is looked up where it is used",
+    "asset": "leave it out, as Airflow does",
+}
 _WHERE_IT_RUNS = (
     "let the stage's function read it where it runs, from an environment variable, a file or an Airflow connection, "
     'and give its name, such as {"password_variable": "DB_PASSWORD"}'
@@ -122,14 +124,10 @@ _WHERE_IT_RUNS = (
 def require_no_secrets(dataflow: str, stages: Sequence[Stage], parameters: Mapping[str, Any]) -> None:
     """Raise Misconfigured for Spark settings and parameters that look like secrets, without their values."""
     found = [
-        f"stage {stage.name!r}: {text}, {_RECORDED}: {_WHERE_SPARK_STARTS}"
+        f"stage {stage.name!r}: {text}, {_RECORDED}: {instead}"
+        for what, instead in _INSTEAD.items()
         for stage in stages
-        for text in secrets_in("spark", stage.spark)
-    ]
-    found += [
-        f"stage {stage.name!r}: {text}, {_RECORDED}: name an Airflow connection, which is looked up where it is used"
-        for stage in stages
-        for text in secrets_in("options", stage.options)
+        for text in secrets_in(what, getattr(stage, what))
     ]
     found += [
         f"stage {stage.name!r}: {text}, {_RECORDED}: let the application find it where it runs"
@@ -229,6 +227,8 @@ def _kind_problems(stage: Stage) -> Iterator[str]:
         yield Message("dataflow.moved_without_going_on")
     if stage.moved_from == stage.name:
         yield Message("dataflow.moved_from_itself")
+    if stage.asset and stage.kind is not StageKind.SOURCE:
+        yield Message("dataflow.asset_without_source")
     if stage.kind is StageKind.SINK and [e.kind for e in stage.exchanges.values()] != [ExchangeKind.PIPELINED]:
         yield Message("dataflow.sink_of_several")
 
@@ -257,6 +257,8 @@ def _settings_problems(stage: Stage) -> Iterator[str]:
         yield Message("dataflow.timeout_malformed", timeout=timeout)
     if not _is_json(stage.options):
         yield Message("dataflow.options_malformed", options=stage.options)
+    if stage.asset != stage.asset.strip() or not stage.asset.isprintable():
+        yield Message("dataflow.asset_malformed", asset=shown(stage.asset))
     if not isinstance(stage.deterministic, bool):
         yield Message("dataflow.deterministic_malformed", deterministic=stage.deterministic)
     yield from rule_problems(stage.digest)
@@ -266,6 +268,7 @@ def _settings_of(stage: Stage) -> Iterator[tuple[str, object, type | tuple[type,
     """Yield each setting of a stage with its value, the type that it must have, and an example."""
     yield "spark", stage.spark, Mapping, 'spark={"spark.sql.shuffle.partitions": "8"}'
     yield "options", stage.options, Mapping, 'options={"name": "value"}'
+    yield "asset", stage.asset, str, 'asset="name or URI of an Airflow asset"'
     yield "task", stage.task, TaskSettings, 'task=TaskSettings(pool="spark", priority_weight=2)'
     if isinstance(stage.task, TaskSettings):
         for what in ("pool", "queue", "spark_conn_id"):

@@ -23,6 +23,7 @@ from weir.dataflow import (
     digest,
     expectations,
     files,
+    files_source,
     keyed_state,
     last,
     pipelined,
@@ -128,6 +129,7 @@ def test_a_record_is_written_as_the_golden_file_is():
                 source("a", "p:a", resolve="p:r", parallelism=2, task=task, spark={"k": "v"}, deterministic=False),
                 goes_on=True,
                 moved_from="y",
+                asset="s3://lake/a",
             ),
             Stage("b", "p:b", [blocking("a", pointwise=True)], parallelism=2, digest=rounded, quality=gates),
             Stage("c", "p:c", [cached("b")], parallelism=2),
@@ -159,6 +161,11 @@ def test_a_deadline_is_a_time_after_the_end_of_the_interval(given):
 def test_a_deadline_that_nobody_is_told_of_is_refused(receivers):
     with pytest.raises(Misconfigured, check=of_kind("dataflow.publish_by_tells_nobody", name="flow")):
         Dataflow("flow", [source("a", "p:a"), sink("a", "out")], publish_by=timedelta(hours=6), notify=receivers)
+
+
+def test_ready_made_sources_name_an_asset_too():
+    flow = Dataflow("flow", [files_source("a", "/data/a", asset="calls"), sink("a", "out")])
+    assert Dataflow.from_json(flow.to_json()).stage("a").asset == "calls"
 
 
 def test_a_stage_s_connection_to_spark_is_pinned():

@@ -1,10 +1,13 @@
 """Parallelism that changes between runs, during a run, and before an old run is cleared."""
 
+from dataclasses import replace
+
 import pytest
 from tests.messages.kinds import of_kind
 from tests.weir.small_dataflow import World, ladder
 
 from weir.dataflow import Dataflow, sink, source
+from weir.dataflow.stage import StageKind
 from weir.errors import Fenced, Misconfigured
 from weir.formats.codec import from_json
 from weir.formats.run_record import RunRecord
@@ -132,6 +135,19 @@ def test_an_old_run_whose_lost_result_nobody_can_make_any_more_says_what_to_type
     joined = world.airflow.task(run, "joined", 0)
     assert joined.state == "failed"
     assert f"weir run adopt {RUN}" in joined.notes[-1]
+    assert outcome(world) == faultless(3)
+
+
+def test_another_asset_of_a_source_is_no_change(world, faultless):
+    run = run_green(world)
+    before = world.airflow.executed(run)
+    renamed = [replace(each, asset="calls") if each.kind is StageKind.SOURCE else each for each in ladder(3).stages]
+    world.airflow.deploy(replace(ladder(3), stages=renamed))
+    lose(world, "clean", 1)
+    world.airflow.clear_by_hand(run, "joined", 0)
+    world.airflow.run_until_quiet()
+    again = {name: runs - before[name] for name, runs in world.airflow.executed(run).items() if runs > before[name]}
+    assert again.keys() == {"raw-clean[1]", "joined[0]"}
     assert outcome(world) == faultless(3)
 
 
