@@ -131,15 +131,16 @@ def drawing_of(graph: RunGraph) -> Drawing:
 
 
 def drawing_of_lineage(found: Lineage) -> Drawing:
-    """Lay the lineage of data sets out: a box for each dataflow."""
+    """Lay the lineage of data sets out: a box for each dataflow, and for each asset of Airflow."""
+    boxes = {each.name: each.dataflow or each.name for each in found.nodes}
     reads: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for node in found.nodes:
         for read in node.made_of:
-            reads.setdefault((dataset_of(read).dataflow, node.dataflow), []).append((read, node.name))
+            reads.setdefault((boxes[read], node.dataflow), []).append((read, node.name))
     arrows = {
         ends: _Arrow(
             ExchangeKind.BLOCKING.value,
-            _first(", ".join(dict.fromkeys(dataset_of(read).sink for read, _ in pairs)), _LONGEST_HOW),
+            _first(", ".join(dict.fromkeys(read.removeprefix(ends[0])[1:] for read, _ in pairs)), _LONGEST_HOW),
             "\n".join(f"{name} is made of {read}" for read, name in pairs),
         )
         for ends, pairs in reads.items()
@@ -183,8 +184,8 @@ def _face_of_region(region: RegionNode) -> _Face:
 
 
 def _faces_of_lineage(found: Lineage) -> Iterator[_Face]:
-    for name in dict.fromkeys(each.dataflow for each in found.nodes):
-        own = [each for each in found.nodes if each.dataflow == name]
+    for name in dict.fromkeys(each.dataflow or each.name for each in found.nodes):
+        own = [each for each in found.nodes if name in (each.dataflow, each.name)]
         sets = [each.name for each in own if each.name != name]
         distance = 0 if found.name is None else own[0].distance
         said = "downstream" if distance > 0 else "upstream" if distance else ""
@@ -192,7 +193,7 @@ def _faces_of_lineage(found: Lineage) -> Iterator[_Face]:
         yield _Face(
             name=name,
             title=name,
-            told=f"dataflow {name}",
+            told=f"dataflow {name}" if own[0].dataflow else f"{name}, of Airflow",
             lines=tuple((_MARKS["sink"] + dataset_of(each).sink, each, "sink") for each in sets),
             said=said,
             status="asked" if is_asked else "",

@@ -1,13 +1,15 @@
 """Lineage of data sets over dataflows: what each is made of, and what is made of it, to any depth.
 
 Invariant: it follows from what the newest run of each dataflow is pinned to, stage by stage: a data set is made of
-those that the stages before its sink read, and of no others of its dataflow.
+those that the stages before its sink read, and of no others of its dataflow. So it is with the assets of Airflow that
+sources name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from sqlalchemy.orm import Session
 
@@ -18,13 +20,17 @@ from weir.ledger.runs import newest_dataflows
 from weir.topology.regions import Topology
 from weir.views.datasets import dataflows_of, unknown_dataset
 
+ASSET: Final = "asset:"
+"""The beginning of the name of an asset of Airflow, so that none is taken for a data set or dataflow."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineageNode:
     """A data set, or a dataflow of which nothing is published that is made of the data sets that it reads.
 
-    `distance` counts the dataflows between it and what was asked for: upstream below 0, downstream above. Without a
-    name it counts those before it. `made_of` are the data sets that the dataflow reads for it.
+    Or an asset of Airflow, "asset:NAME", of no `dataflow`. `distance` counts the dataflows between it and what was
+    asked for: upstream below 0, downstream above. Without a name it counts those before it. `made_of` are the data sets
+    and assets that the dataflow reads for it.
     """
 
     name: str
@@ -55,7 +61,7 @@ def lineage_of(session: Session, name: str | None = None, dag_ids: Collection[st
     if name is None:
         distances = _depths(made_of)
     else:
-        start = [each for each in made_of if name in (each, dataset_of(each).dataflow)]
+        start = [each for each in made_of if name in (each, _dataflow_of(each))]
         if not start:
             raise unknown_dataset(name, made_of)
         readers = _reversed(made_of)
@@ -64,7 +70,7 @@ def lineage_of(session: Session, name: str | None = None, dag_ids: Collection[st
     nodes = [
         LineageNode(
             name=each,
-            dataflow=dataset_of(each).dataflow,
+            dataflow=_dataflow_of(each),
             distance=distance,
             made_of=tuple(of for of in made_of[each] if of in distances),
         )
@@ -76,7 +82,7 @@ def lineage_of(session: Session, name: str | None = None, dag_ids: Collection[st
 def datasets_made_of(dataflows: Mapping[str, Topology]) -> dict[str, tuple[str, ...]]:
     """Return of each data set of dataflows, by name, what it is made of; those that are only read are made of nothing.
 
-    A dataflow that reads data sets of which it publishes nothing stands for itself.
+    A dataflow that reads data sets of which it publishes nothing stands for itself. So it is with assets of Airflow.
     """
     found: dict[str, tuple[str, ...]] = {}
     for name, topology in dataflows.items():
@@ -89,11 +95,16 @@ def datasets_made_of(dataflows: Mapping[str, Topology]) -> dict[str, tuple[str, 
     return {**dict.fromkeys(sorted(read - found.keys()), ()), **found}
 
 
+def _dataflow_of(name: str) -> str:
+    return "" if name.startswith(ASSET) else dataset_of(name).dataflow
+
+
 def _read_for(dataflow: Dataflow, stages: Iterable[str]) -> tuple[str, ...]:
-    """Return the data sets that stages, and those before them, read."""
+    """Return the data sets and assets that stages, and those before them, read."""
     exchanges = {stage.name: stage.exchanges.values() for stage in dataflow.stages}
     upstream = reachable(stages, lambda name: (each.stage for each in exchanges[name] if not each.is_dataset))
-    return tuple(sorted({each.stage for name in upstream for each in exchanges[name] if each.is_dataset}))
+    assets = {ASSET + stage.asset for stage in dataflow.stages if stage.name in upstream and stage.asset}
+    return tuple(sorted(assets | {each.stage for name in upstream for each in exchanges[name] if each.is_dataset}))
 
 
 def _reversed(made_of: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:

@@ -148,11 +148,13 @@ def dataflow_doc(topology: Topology, flow: Dataflow, restart: RestartChoice) -> 
         f"- index by index: {', '.join(f'`{region.name}`' for region in pipeline)}" for pipeline in topology.pipelines
     ]
     sinks = ", ".join(f"`{name}`" for name in topology.sinks) or "nothing"
+    assets = ", ".join(dict.fromkeys(f"`{stage.asset}`" for stage in flow.stages if stage.asset))
+    reads = f" It reads the assets {assets}." if assets else ""
     return "\n".join(
         [
             f"### Dataflow `{flow.name}`",
             "",
-            f"Run by Weir: each task is a region, each run an epoch. It publishes {sinks}.",
+            f"Run by Weir: each task is a region, each run an epoch. It publishes {sinks}.{reads}",
             "",
             *regions,
             *_states(flow),
@@ -188,10 +190,10 @@ def _stage_row(topology: Topology, region: LogicalRegion, stage: Stage) -> str:
     reads = "<br>".join(
         f"`{exchange.stage}` as `{argument}`, {describe_exchange(exchange)}"
         for argument, exchange in stage.exchanges.items()
-    )
+    ) or (f"asset `{stage.asset}`" if stage.asset else "-")
     written = [f"`{layout.id}`" for layout in topology.layouts_of(stage.name)]
     if stage.name in topology.copies_of(region.name):
         written.append("a copy that a retry resumes from")
     layouts = "<br>".join(written)
     function = f"`{stage.function}`" if stage.function else f"*{stage.kind.value}*"
-    return f"| `{stage.name}` | {function} | {reads or '-'} | {layouts or '(not written)'} |"
+    return f"| `{stage.name}` | {function} | {reads} | {layouts or '(not written)'} |"

@@ -47,7 +47,7 @@ def dataflows(request: Request, user: GetUserDep) -> HTMLResponse:
         overviews = dataflow_overviews(services, reach(), dags)
         with services.ledger.transaction() as session:
             found, lineage = dataset_views(session, dags), lineage_of(session, dag_ids=dags)
-        is_read = any(each.readers for each in found)
+        is_read = any(each.readers for each in found) or any(each.made_of for each in lineage.nodes)
         drawing = svg_of(drawing_of_lineage(lineage)) if is_read else None
         of = document(dataflows=overviews, upkeep=upkeep_of(services), datasets=found if is_read else ())
         return page(request, "dataflows.html", document=of, drawing=drawing)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +16,8 @@ from urllib.parse import urlsplit
 
 import attr
 from airflow.providers.openlineage.extractors import OperatorLineage
+from airflow.providers.openlineage.utils.utils import translate_airflow_asset
+from airflow.sdk import Asset
 from openlineage.client.event_v2 import InputDataset, OutputDataset
 from openlineage.client.facet_v2 import (
     RunFacet,
@@ -173,7 +176,15 @@ def names_of(dataset: Dataset, store: str, look_up: Connections) -> list[tuple[s
             return [_at(f"{store}/{sinks_folder(of)}/{stage.name}"), *chain(*places)]
         case DatasetKind.SOURCE:
             kind = _SOURCE.fullmatch(stage.resolve or "")
-            return _of_options(kind[1], stage.options, look_up) if kind else []
+            return (_of_options(kind[1], stage.options, look_up) if kind else []) or _of_asset(stage.asset)
+
+
+def _of_asset(asset: str) -> list[tuple[str, str]]:
+    """Return what the provider calls an asset, as it does for the task that produces it; nothing for a mere name."""
+    with suppress(ValueError):  # Airflow has no asset of that name or URI
+        found = translate_airflow_asset(Asset(asset), None)
+        return [] if found is None else [(found.namespace, found.name)]
+    return []
 
 
 def _of_options(kind: str, options: Mapping[str, Any], look_up: Connections) -> list[tuple[str, str]]:

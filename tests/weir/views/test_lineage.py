@@ -78,6 +78,40 @@ def test_a_data_set_is_made_of_what_the_stages_before_its_sink_read(town):
     assert found(town, "halves.other") == {"weather.rain": (-1, ()), "halves.other": (0, ("weather.rain",))}
 
 
+@pytest.fixture
+def phones(town):
+    """Two sinks of one dataflow, one of which is made of an asset of Airflow, and a dataflow without a sink of it."""
+    calls = source("calls", "pipelines.phones:calls", asset="s3://lake/a.calls")
+    town.add(
+        Dataflow("phones", [calls, sink("calls", "out"), source("log", "pipelines.phones:log"), sink("log", "trips")])
+    )
+    kept = keyed_state("h", key="k", schema="k INT")
+    town.add(Dataflow("fares", [source("rides", "pipelines.fares:rides", state=kept, asset="trips")]))
+    for name in ("phones", "fares"):
+        town.run(name, 1)
+    return town
+
+
+def test_an_asset_that_a_source_names_is_an_input_and_no_data_set(phones):
+    calls = "asset:s3://lake/a.calls"
+    assert found(phones, "phones.out") == {calls: (-1, ()), "phones.out": (0, (calls,))}
+    assert found(phones, "phones.trips") == {"phones.trips": (0, ())}
+    assert found(phones, calls) == {calls: (0, ()), "phones.out": (1, (calls,))}
+    assert found(phones, "fares") == {"asset:trips": (-1, ()), "fares": (0, ("asset:trips",))}
+    assert "asset:trips" not in found(phones, "trips")
+
+
+def test_an_asset_has_a_box_of_its_own(phones):
+    drawing = drawn(phones)
+    boxes = {box.name: box for box in drawing.boxes}
+    assert {"phones", "fares", "asset:trips", "asset:s3://lake/a.calls"} < boxes.keys()
+    assert boxes["asset:trips"].stages == ()
+    assert boxes["asset:trips"].title.title == "asset:trips, of Airflow"
+    told = {line.label.title: line.label.text for line in drawing.lines}
+    assert told["phones.out is made of asset:s3://lake/a.calls"] == ""
+    assert told["report.out is made of trips.zones"] == "zones"
+
+
 def test_the_newest_runs_tell(town):
     town.add(reader("copy", rain=dataset("weather.rain")))
     town.airflows["copy"].dag_run(2)

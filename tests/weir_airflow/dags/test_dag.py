@@ -114,6 +114,17 @@ def test_each_task_is_documented_by_its_stages(dag):
     assert "publishes the sinks" in dag.task_dict["weir_close"].doc_md
 
 
+def test_an_asset_that_a_source_names_is_told_and_no_inlet_that_airflow_would_check():
+    from weir_airflow import dataflow_dag
+
+    calls, plain = source("calls", "p:c", asset="s3://lake/calls"), source("plain", "p:p")
+    dag = dataflow_dag(Dataflow("phones", [calls, plain, sink("calls", "out"), sink("plain", "other")]))
+    assert "It reads the assets `s3://lake/calls`." in dag.doc_md
+    docs = {name: task.doc_md for name, task in dag.task_dict.items()}
+    assert [name for name, doc in docs.items() if "asset `s3://lake/calls`" in doc] == ["calls-out"]
+    assert [task.inlets for task in dag.tasks] == [[]] * len(dag.tasks)
+
+
 def test_the_stages_settings_are_those_of_the_task(dag):
     task = dag.task_dict["flights-clean"]
     assert (task.pool, task.queue, task.priority_weight) == ("spark", "big", 7)

@@ -5,7 +5,7 @@ import pytest
 from tests.builders.ledgers import fast_folder
 from tests.weir.datasets.neighbours import Neighbours, reader, trips
 
-from weir.dataflow import dataset
+from weir.dataflow import Dataflow, dataset, sink, source
 
 FIRST, SECOND = "scheduled__2013-01-01", "scheduled__2013-01-02"
 
@@ -62,6 +62,18 @@ def test_all_data_sets_are_listed_and_drawn_with_who_reads_and_waits_and_nothing
     assert "trips.zones" in text
     assert "report@20130102T000000Z" in text
     assert "secret" not in text
+
+
+def test_an_asset_that_a_source_names_is_drawn_where_no_dataflow_reads_another(get, tmp_path, monkeypatch):
+    alone = Neighbours(tmp_path)
+    alone.add(Dataflow("trips", [source("raw", "pipelines.trips:raw", asset="calls"), sink("raw", "zones")]))
+    alone.run("trips", 1)
+    alone.ledger.close()
+    monkeypatch.setenv("WEIR_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
+    _, text = get("dataflows")
+    assert "asset:calls, of Airflow" in text
+    assert "trips.zones is made of asset:calls" in text
 
 
 def test_a_run_tells_what_its_inputs_read_and_what_they_wait_for(get):

@@ -21,6 +21,7 @@ from weir.dataflow import (
     files_source,
     iceberg,
     iceberg_source,
+    jdbc_source,
     postgres,
     postgres_source,
     sink,
@@ -106,6 +107,22 @@ def test_a_target_of_ones_own_has_no_name(names):
 )
 def test_a_ready_made_source_has_the_name_of_what_it_reads(names, stage, expected):
     assert sorted(names(stage, DatasetKind.SOURCE)) == expected
+
+
+@provided
+@pytest.mark.parametrize(
+    ("stage", "expected"),
+    [
+        (source("a", "m:a", asset="file:///data/calls"), [("file", "/data/calls")]),
+        (jdbc_source("a", "db", "SELECT 1", asset="file:///data/calls"), [("file", "/data/calls")]),
+        (delta_source("a", "s3://lake/t", asset="file:///data/calls"), [("s3://lake", "t")]),
+        (source("a", "m:a", asset="calls"), []),
+        (source("a", "m:a", asset="airflow://calls"), []),
+    ],
+    ids=["a function", "jdbc", "a table of its own", "a name alone", "a URI that Airflow refuses"],
+)
+def test_a_source_without_a_place_has_the_name_of_its_asset(names, stage, expected):
+    assert names(stage, DatasetKind.SOURCE) == expected
 
 
 @provided
