@@ -63,7 +63,7 @@ def flow_of(shape):
         source("weather", "pipelines.ladder:weather"),
         Stage("changes", "pipelines.ladder:changes", inputs, state=tuple(kept), **sizes),
         Stage("totals", "pipelines.ladder:totals", last, parallelism=shape["totals"]),
-        sink("totals", "known"),
+        sink("totals", "known", by=shape["known_by"]),
         *([sink("changes", "others")] if shape["publishes_changes"] else []),
     ]
     return Dataflow("ladder", stages, keep=shape["keep"], retained_checkpoints=9 if kept else None)
@@ -167,7 +167,7 @@ class MovedRuns:
 
     def declare(self):
         drawn = self._drawn_shape()
-        for name in self.random.sample(["day", "changes", "totals", "key_groups", "publishes_changes"], 2):
+        for name in self.random.sample(["day", "changes", "totals", "key_groups", "publishes_changes", "known_by"], 2):
             self.shape[name] = drawn[name]
         self.airflow.deploy(flow_of(self.shape))
 
@@ -277,6 +277,7 @@ class MovedRuns:
             "reads_totals": drawn.random() < 0.5,
             "states": drawn.choice([0, 1, 1, 2]),
             "publishes_changes": drawn.random() < 0.6,
+            "known_by": drawn.choice([(), "k"]),
             "keep": drawn.choice(["60 days", "on_consumed", "end_of_run"]),
         }
 

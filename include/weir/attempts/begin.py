@@ -66,9 +66,10 @@ def _bytes_to_read(registered: Registered, gathered: Gathered) -> int:
     """Estimate the bytes that the attempt reads: of each input the fraction that its key groups are."""
     total = 0.0
     for read in gathered.state.all_inputs(registered.attempt.region):
-        groups = read.layout.max_parallelism
-        fraction = 1.0 if read.key_groups is None else (read.key_groups[1] - read.key_groups[0] + 1) / groups
-        total += fraction * sum(gathered.manifests[each].bytes for each in read.partitions)
+        for each in read.partitions:
+            groups = read.key_groups_of(each)
+            fraction = 1.0 if groups is None else (groups[1] - groups[0] + 1) / read.declared.max_parallelism
+            total += fraction * gathered.manifests[each].bytes
     return int(total)
 
 
@@ -92,7 +93,7 @@ def _begun(
                 result=state.input_result(each).result,
                 manifest=manifests[each],
                 folder=state.input_result(each).folder,
-                key_groups=read.key_groups,
+                key_groups=read.key_groups_of(each),
                 manifest_sha256=state.input_result(each).manifest_sha256,
             )
             for read in inputs

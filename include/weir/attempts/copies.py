@@ -187,7 +187,9 @@ class _Search:
         """Return the attempts with a damaged result that the copy was computed from: it reads what the job reads."""
         by_name = {each.name: each for each in self.job.stages}
         inputs = [read for name in _with_upstream(by_name, stage.name) for read in by_name[name].inputs]
-        read_from = {(part.stage, part.subtask, read.layout.id) for read in inputs for part in read.partitions}
+        read_from = {
+            (part.stage, part.subtask, part.layout or read.layout.id) for read in inputs for part in read.partitions
+        }
         with self.services.ledger.transaction() as session:
             found = damaged_results(session, copy.inputs)
         return {attempt for attempt, *partition in found if tuple(partition) in read_from}

@@ -199,6 +199,7 @@ def _input(
                 ),
                 manifests[each].attempt,
                 each.run,
+                "" if each.layout == read.layout.id else each.layout,
             )
             for each in read.partitions
         ),

@@ -21,7 +21,7 @@ from weir.dataflow.arguments import WORDS_FOR_BY, answering, answers, column_nam
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.quality import Gate, gates_of
 from weir.dataflow.state import State
-from weir.dataflow.targets import Target
+from weir.dataflow.targets import COPIED, Target
 from weir.errors import Misconfigured
 from weir.intervals import in_zone
 from weir.secrecy import secrets_in
@@ -49,11 +49,11 @@ class ExchangeKind(Enum):
 class Exchange:
     """An input of a stage: the stage that it reads, and how its rows are divided among subtasks.
 
-    `keys` are the columns that a blocking or previous exchange is partitioned by; `broadcast` gives every reader all
-    rows; `pointwise` gives reader i the partition i of a blocking exchange. `durable` distinguishes the two cached
-    exchanges. `schema` are the columns of a previous exchange, which reads no rows in the first epoch, or of a data
-    set, whose `stage` is "dataflow.sink"; `epoch` says which epochs of it are read, and `missing` what those that are
-    not there mean.
+    `keys` are the columns that a blocking or previous exchange is partitioned by, or that the files of a sink are
+    divided by; `broadcast` gives every reader all rows; `pointwise` gives reader i the partition i of a blocking
+    exchange. `durable` distinguishes the two cached exchanges. `schema` are the columns of a previous exchange, which
+    reads no rows in the first epoch, or of a data set, whose `stage` is "dataflow.sink"; `epoch` says which epochs of
+    it are read, and `missing` what those that are not there mean.
     """
 
     stage: str
@@ -433,21 +433,25 @@ def source(
     )
 
 
-@answers(dict.fromkeys(("target", "targets", "into"), "to"))
-def sink(stage: Stage | str, name: str, *, to: Target | Sequence[Target] = ()) -> Stage:
+@answers({**dict.fromkeys(("target", "targets", "into"), "to"), **_BY})
+def sink(stage: Stage | str, name: str, *, by: str | Sequence[str] = (), to: Target | Sequence[Target] = ()) -> Stage:
     """Publish the rows of `stage` as the data set `name`, a version per epoch, once the run's results are complete.
 
     The region that computes `stage` stages the rows; they become visible when `weir_close` writes a pointer. The digest
-    rule of `stage` applies to them. `to` publishes them into a target as well, such as postgres(...), or into several,
-    one after the other.
+    rule of `stage` applies to them. With `by`, a column or a list of them, its files are divided by key groups: a
+    subtask that reads the data set by these columns reads its own ones alone. `to` publishes them into a target as
+    well, such as postgres(...), or into several, one after the other.
     """
     read = name_of(stage)
     require(f"sink of {read!r}", "name", name, str, f'sink("{read}", "name_of_data_set")')
-    targets = _targets(name, to)
+    keys, targets = column_names(f"sink({read!r}, {name!r})", "by", by), _targets(name, to)
+    copied = next((each for each in targets if keys and each.kind in COPIED), None)
+    if copied is not None:
+        raise Misconfigured.of("dataflow.copied_by_keys", sink=name, target=copied)
     return Stage(
         name=name,
         function="",
-        inputs={read: Exchange(stage=read, kind=ExchangeKind.PIPELINED)},
+        inputs={read: Exchange(stage=read, kind=ExchangeKind.PIPELINED, keys=keys)},
         kind=StageKind.SINK,
         targets=targets,
     )

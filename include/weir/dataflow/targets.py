@@ -32,6 +32,9 @@ MARKER_TOPIC = "weir-published-"
 LONGEST_NAME = 63
 """The bytes of a name that PostgreSQL keeps: longer ones are cut, so that two may become one."""
 
+COPIED = ("files", "delta", "iceberg")
+"""The kinds of which readers get the store's own files, with all columns that these have."""
+
 _LONGEST_NAMES = {"files": 255 - len("..versions")}
 """In bytes, where they are less than the 255 of file systems: the folder of versions has a longer name."""
 

@@ -165,7 +165,7 @@ def _stage_problems(stage: Stage, flow_max: int) -> Iterator[str]:
     yield from _prefixed(stage, _settings_problems(stage))
     for argument, exchange in stage.exchanges.items():
         yield from _prefixed(stage, _argument_problems(stage, argument))
-        yield from _prefixed(stage, declared_problems(argument, exchange))
+        yield from _prefixed(stage, declared_problems(argument, exchange, is_sink=stage.kind is StageKind.SINK))
 
 
 def _prefixed(stage: Stage, problems: Iterable[str]) -> Iterator[str]:
@@ -336,9 +336,10 @@ def _checked_state_problems(state: State) -> Iterator[str]:
 # Exchanges
 
 
-def declared_problems(argument: str, exchange: Exchange) -> Iterator[str]:
+def declared_problems(argument: str, exchange: Exchange, *, is_sink: bool) -> Iterator[str]:
     """Yield the problems of an exchange by itself; the caller names the stage."""
-    yield from _divided_problems(argument, exchange)
+    if not is_sink:  # the keys of one divide its files, not its rows
+        yield from _divided_problems(argument, exchange)
     yield from _expected_schema_problems(argument, exchange)
     if not exchange.durable and exchange.kind is not ExchangeKind.CACHED:
         yield Message("dataflow.durable_not_cached", argument=argument)

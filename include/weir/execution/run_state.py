@@ -20,6 +20,7 @@ from weir.code.generation_rules import agreed
 from weir.errors import Fault, Loss, Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.topology.ids import OWN_RUN, AttemptId, Digest, RunId, RunRef
+from weir.topology.partitions import PLAIN
 from weir.topology.regions import InputPartitions, PartitionId, RegionId, Topology
 
 _Id = TypeVar("_Id", RegionId, PartitionId)
@@ -314,7 +315,9 @@ class RunState:
     def _as_published(self, read: InputPartitions) -> InputPartitions:
         sink, runs = read.producer.partition(".")[2], self.datasets.get((read.stage, read.argument), ())
         found = (each for each in self.published if each.stage == sink and each.run in runs)
-        return replace(read, partitions=tuple(sorted(found, key=lambda each: (each.run, each.subtask))))
+        parts = tuple(sorted(found, key=lambda each: (each.run, each.subtask)))
+        is_divided = any(each.layout == read.declared.id for each in parts)
+        return replace(read, layout=read.declared if is_divided else PLAIN, partitions=parts)
 
     def input_result(self, partition: PartitionId) -> CurrentResult:
         """Return the result that a reader of `partition` gets: the current one, or what another dataflow published."""

@@ -28,7 +28,8 @@ STOP_NAME: Final = "stop"
 class PartitionToRead:
     """The exact files of one input partition, in Spark's spelling of their paths, and the attempt that wrote them.
 
-    `run` is empty for the job's own run, else the id of an earlier one.
+    `run` is empty for the job's own run, else the id of another one. `layout` is empty for the layout of its input,
+    else the id of another one.
     """
 
     stage: str
@@ -36,6 +37,7 @@ class PartitionToRead:
     files: tuple[str, ...]
     attempt: str = ""
     run: str = ""
+    layout: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +119,9 @@ class RestoredToCheck:
 class InputToRead:
     """An input from the store: partitions, recorded schema, and the inclusive range of key groups to read (None: all).
 
-    `filter` are the rows to keep of those that are read (None: all). `declared_schema` is a DDL string, or empty. Names
-    and types of the recorded schema must be those of the declared one; without partitions the input is empty and has
-    the declared schema.
+    Partitions in another layout are read whole. `filter` are the rows to keep of those that are (None: all).
+    `declared_schema` is a DDL string, or empty. Names and types of the recorded schema must be those of the declared
+    one; without partitions the input is empty and has the declared schema.
     """
 
     argument: str

@@ -2,7 +2,7 @@
 
 Invariants: the rows that a subtask reads never depend on the layouts. Every stage that is read is written at least
 once. What was chosen is recorded with the run, in the record that it is pinned to; without that record each exchange
-has its own layout. State is always written as it is declared.
+has its own layout. States and sinks are always written as they are declared.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ResultSize:
 
 
 def declared_layout(dataflow: Dataflow, reader: str, exchange: Exchange) -> Layout:
-    """Return the layout that a blocking or previous exchange of the stage `reader` declares."""
+    """Return the layout that an exchange of the stage `reader` declares; that of a sink is the one that it writes."""
     return Layout(exchange.keys, dataflow.max_parallelism_of(reader)) if exchange.keys else PLAIN
 
 
@@ -57,10 +57,10 @@ def declared_layouts(dataflow: Dataflow) -> dict[str, tuple[Layout, ...]]:
     """Return the layouts that the exchanges declare, by stage; a stage that is only read in its plan has none."""
     found: dict[str, dict[Layout, None]] = {stage.name: {} for stage in dataflow.stages}
     for stage in dataflow.stages:
-        if stage.kind is StageKind.SINK:
-            found[stage.name][PLAIN] = None
         for exchange in stage.exchanges.values():
-            if exchange.is_of_results:
+            if stage.kind is StageKind.SINK:
+                found[stage.name][declared_layout(dataflow, stage.name, exchange)] = None
+            elif exchange.is_of_results:
                 found[exchange.stage][declared_layout(dataflow, stage.name, exchange)] = None
     return {stage: tuple(layouts) for stage, layouts in found.items()}
 
@@ -86,7 +86,7 @@ def chosen_layouts(
     chosen: dict[str, WrittenLayouts] = {}
     for stage in dataflow.stages:
         known = declared[stage.name]
-        if stage.kind is StageKind.STATE or not known:
+        if stage.kind in (StageKind.STATE, StageKind.SINK) or not known:
             continue
         again = tuple(layout for layout in dict.fromkeys((PLAIN, *known)) if layout.id in before.get(stage.name, ()))
         found = _chosen(known, _rereads(dataflow, stage), sizes.get(stage.name), small)

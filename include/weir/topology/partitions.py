@@ -128,7 +128,8 @@ class InputPartitions:
     """The partitions that a blocking or previous input of a region reads, in the layout in which they are written.
 
     The rows are those of the inclusive range `assigned` of key groups of the layout `declared` by the exchange (None:
-    all rows). `schema` is the declared schema as Spark DDL (empty: none). Those of a previous input are known once its
+    all rows). Partitions of a data set can each be in a layout of their own: `layout` then is the declared one if any
+    of them is. `schema` is the declared schema as Spark DDL (empty: none). Those of a previous input are known once its
     run is: until then it has none, and the declared layout.
     """
 
@@ -148,13 +149,18 @@ class InputPartitions:
 
     @property
     def key_groups(self) -> tuple[int, int] | None:
-        """The inclusive range of the key groups of its files that it reads; None if it reads all of them."""
+        """The inclusive range of the key groups of files in its layout that it reads; None if it reads all of them."""
         return self.assigned if self.layout == self.declared else None
+
+    def key_groups_of(self, partition: PartitionId) -> tuple[int, int] | None:
+        """Return the inclusive range of the key groups that it reads of a partition; None if it reads all of them."""
+        return self.assigned if partition.layout == self.declared.id else None
 
     @property
     def filter(self) -> KeyFilter | None:
-        """The rows that it keeps of what it reads; None if these are all rows."""
-        if self.assigned is None or self.layout == self.declared:
+        """The rows that it keeps of partitions in other layouts than the declared one; None if these are all rows."""
+        others = self.layout != self.declared or any(each.layout != self.declared.id for each in self.partitions)
+        if self.assigned is None or not others:
             return None
         is_all = self.assigned == (0, self.declared.max_parallelism - 1)
         return None if is_all else KeyFilter(self.declared, self.assigned)

@@ -261,9 +261,9 @@ class Topology:
         )
 
     def dataset_inputs(self, region: RegionId) -> tuple[InputPartitions, ...]:
-        """Return the inputs of a region's stages from other dataflows, whose sinks are written plain.
+        """Return the inputs of a region's stages from other dataflows.
 
-        Their partitions are those of the epochs that the run has resolved them to.
+        Their partitions and layouts are those of the epochs that the run has resolved them to.
         """
         self._expect(region)
         return tuple(

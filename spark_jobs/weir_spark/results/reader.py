@@ -79,12 +79,17 @@ def read_output(session: SparkSession, output: OutputReport, store: Store) -> Da
 
 
 def _rows(session: SparkSession, read: InputToRead, schema: StructType) -> DataFrame:
-    files = [file for partition in read.partitions for file in partition.files]
-    if not files or read.key_groups is None or not read.layout.keys:
-        rows = read_files(session, files, schema)
-        return rows if not files or read.filter is None else rows.where(_is_kept(read, read.filter, schema))
-    rows = read_files(session, files, with_key_groups(schema))
-    return rows.where(F.col(KEY_GROUP_COLUMN).between(*read.key_groups)).drop(KEY_GROUP_COLUMN)
+    groups = read.key_groups if read.layout.keys else None
+    divided = [file for part in read.partitions if groups is not None and not part.layout for file in part.files]
+    whole = [file for part in read.partitions if groups is None or part.layout for file in part.files]
+    rows = read_files(session, whole, schema)
+    if whole and read.filter is not None:
+        rows = rows.where(_is_kept(read, read.filter, schema))
+    if groups is None or not divided:
+        return rows
+    own = read_files(session, divided, with_key_groups(schema))
+    own = own.where(F.col(KEY_GROUP_COLUMN).between(*groups)).drop(KEY_GROUP_COLUMN)
+    return own.union(rows) if whole else own
 
 
 def _is_kept(read: InputToRead, wanted: KeyFilter, schema: StructType) -> Column:
@@ -153,9 +158,9 @@ def _files(job: RegionJob) -> Iterator[tuple[str, str]]:
     for stage in job.stages:
         for read in stage.inputs:
             for part in read.partitions:
-                run = f" of {part.run}" if part.run else ""
+                run, layout = f" of {part.run}" if part.run else "", part.layout or read.layout.id
                 what = (
-                    f"{part.stage}[{part.subtask}] ({read.layout.id}){run} of attempt {part.attempt}, which "
+                    f"{part.stage}[{part.subtask}] ({layout}){run} of attempt {part.attempt}, which "
                     f"{stage.name} reads as {read.argument!r}"
                 )
                 yield from ((file, what) for file in part.files)

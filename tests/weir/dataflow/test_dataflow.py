@@ -136,7 +136,7 @@ def test_a_record_is_written_as_the_golden_file_is():
             Stage("d", "p:d", {"c": cached("c", durable=False), "before": previous("d", by="k", schema="k BIGINT")}, 2),
             Stage("e", "p:e", {"rows": blocking("d", by="k"), "zones": zones}, max_parallelism=4, state=kept),
             sink("d", "out", to=files("/out", partition="day")),
-            sink("e", "all"),
+            sink("e", "all", by="k"),
         ],
         parameters={"x": [1]},
         failover="individual",

@@ -16,6 +16,7 @@ from weir.dataflow import (
     delta,
     digest,
     files,
+    iceberg,
     pipelined,
     postgres,
     previous,
@@ -133,6 +134,18 @@ def test_a_reader_of_parallelism_one_needs_no_key():
 def test_keys_and_broadcast_together_are_refused():
     said = refusal(A, b([blocking("a", by="k", broadcast=True)], 2), sink("b", "out"))
     assert "input 'a' has both by= and broadcast=True" in said
+
+
+@pytest.mark.parametrize("target", [files("/lake/out"), delta("/lake/out"), iceberg("lake.flow.out")])
+def test_a_sink_by_keys_gives_nobody_its_files(target):
+    with pytest.raises(Misconfigured, check=of_kind("dataflow.copied_by_keys")):
+        sink("a", "out", by="k", to=target)
+    assert sink("a", "out", by="k", to=postgres("warehouse", "out")).exchanges["a"].keys == ("k",)
+
+
+@pytest.mark.parametrize(("by", "said"), [(["k", "k"], "twice"), (["k", ""], "k")])
+def test_the_keys_of_a_sink_are_checked(by, said):
+    assert said in refusal(A, sink("a", "out", by=by))
 
 
 def test_a_pipelined_exchange_has_no_keys():

@@ -99,6 +99,17 @@ def test_state_is_written_as_it_is_declared():
     assert set(found) == {"rows"}
 
 
+@pytest.mark.parametrize("size", [1, LARGE])
+def test_a_sink_is_written_as_it_is_declared(size):
+    dataflow = Dataflow(
+        "flow", [source("rows", "p:rows"), sink("rows", "out", by=["a", "b"]), sink("rows", "plain")], max_parallelism=8
+    )
+    sizes = {"out": ResultSize(size, "flow@before"), "plain": ResultSize(size, "flow@before")}
+    topology = Topology(dataflow, chosen_layouts(dataflow, sizes, SMALL_RESULT, {"plain": {"by-other"}}))
+    assert topology.layouts_of("out") == (Layout(("a", "b"), 8),)
+    assert topology.layouts_of("plain") == (PLAIN,)
+
+
 def written(*layouts):
     return {"made": WrittenLayouts(layouts, "why")}
 

@@ -9,7 +9,10 @@ import pytest
 from tests.weir.datasets.neighbours import DAILY, HOURLY, NeighbouringAirflow, Neighbours
 from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
 
+import weir
 from weir.dataflow import Dataflow, Stage, blocking, dataset, last, sink, source
+from weir.formats.codec import region_job_from_json
+from weir.formats.region_job import JOB_NAME
 from weir.store.catalogue import published
 
 pytestmark = pytest.mark.spark
@@ -67,20 +70,20 @@ class Town(Neighbours):
 DAY = "20130101T000000Z"
 
 
+def trips(module, by=()):
+    """Two subtasks, whose rows are published."""
+    stages = [
+        source("raw", f"{module}:raw"),
+        Stage("by_zone", f"{module}:by_zone", [blocking("raw", by="zone")], parallelism=2),
+    ]
+    return Dataflow("trips", [*stages, sink("by_zone", "zones", by=by)])
+
+
 @pytest.fixture
 def town(server, store, tmp_path, pipeline):
-    module = pipeline(PIPELINE)
     found = Town(tmp_path, store, server.url)
-    trips = Dataflow(
-        "trips",
-        [
-            source("raw", f"{module}:raw"),
-            Stage("by_zone", f"{module}:by_zone", [blocking("raw", by="zone")], parallelism=2),
-            sink("by_zone", "zones"),
-        ],
-    )
-    found.add(trips, HOURLY)
-    found.module = module
+    found.module = pipeline(PIPELINE)
+    found.add(trips(found.module), HOURLY)
     yield found
     found.ledger.close()
 
@@ -118,6 +121,27 @@ def test_all_rows_of_all_epochs_are_read_by_keys_and_whole(town):
     assert report.state_of(run) == "success", [task.failed_because for task in report.tasks.values()]
     assert published_rows(town, "out") == expected(21, 22, 23)
     assert published_rows(town, "two") == expected(22, 23)
+
+
+def test_files_that_are_divided_by_the_reader_s_keys_are_read_in_part_and_others_are_filtered(town):
+    hourly = town.airflows["trips"]
+    for hour, by in ((20, ()), (21, "zone"), (22, ["zone", "hour"]), (23, "zone")):
+        hourly.flow = trips(town.module, by)
+        hourly.hour_run(1, hour)
+        hourly.run_until_quiet()
+    zones = dataset("trips.zones", by="zone", epoch=last(4))
+    totals = Stage("totals", f"{town.module}:totals", {"zones": zones}, parallelism=3)
+    report = town.add(Dataflow("report", [totals, sink(totals, "out")]), DAILY)
+    (run,) = town.run("report", 1)
+    assert report.state_of(run) == "success", [task.failed_because for task in report.tasks.values()]
+    assert published_rows(town, "out") == expected(20, 21, 22, 23)
+    jobs = Path(town.store.url.removeprefix("file://"), "report").rglob(JOB_NAME)
+    inputs = [read for job in jobs for read in region_job_from_json(job.read_bytes()).stages[0].inputs]
+    assert sorted(each.key_groups for each in inputs) == [(0, 42), (43, 85), (86, 127)]
+    layouts = [part.layout[:9] for each in inputs for part in each.partitions]
+    assert layouts == 3 * ["plain", "plain", "", "", "by-zone-h", "by-zone-h", "", ""]
+    with weir.open("trips", "20130101T230000Z", "zones", services=town.services) as opened:
+        assert opened.arrow().column_names == ["zone", "hour", "fare", "more"]
 
 
 def test_other_rows_of_one_hour_are_in_the_report_and_lost_ones_come_back(town):

@@ -11,7 +11,7 @@ from tests.messages.kinds import of_kind
 from weir.errors import Misconfigured
 from weir.formats.region_job import InputToRead, OutputReport, PartitionToRead
 from weir.store.store import Store
-from weir.topology.partitions import Layout
+from weir.topology.partitions import KeyFilter, Layout
 from weir_spark.results import writer
 from weir_spark.results.digest import digest_of
 from weir_spark.results.reader import read_input
@@ -43,6 +43,21 @@ def test_the_ranges_of_key_groups_together_are_all_rows_once(spark, jobs, rows, 
     report = written()
     parts = [read_input(spark, jobs.read("numbers", report, key_groups=each)) for each in ((0, 2), (3, 3), (4, 7))]
     assert all(0 < part.count() < 500 for part in parts)
+    assert digest_of(parts[0].union(parts[1]).union(parts[2])) == digest_of(rows)
+
+
+def test_partitions_of_another_layout_are_filtered_and_every_row_is_read_once(spark, jobs, rows, written) -> None:
+    own, plain = written(rows.where("key < 20")), written(rows.where("key between 20 and 30"), Layout())
+    other = written(rows.where("key > 30"), Layout(("value",), 8))
+    parts = []
+    for each in ((0, 2), (3, 3), (4, 7)):
+        read = jobs.read("numbers", own, plain, other, key_groups=each)
+        first, second, third = read.partitions
+        second, third = dataclasses.replace(second, layout="plain"), dataclasses.replace(third, layout=other.layout.id)
+        mixed = dataclasses.replace(read, partitions=(first, second, third), filter=KeyFilter(BY_KEY, each))
+        alone = dataclasses.replace(mixed, partitions=(second, third))
+        parts.append(read_input(spark, mixed))
+        assert 0 < read_input(spark, alone).count() < parts[-1].count()
     assert digest_of(parts[0].union(parts[1]).union(parts[2])) == digest_of(rows)
 
 
