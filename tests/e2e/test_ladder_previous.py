@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from at_once import AtOnce, Driver
+from ladder import expected_running_totals
 
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import ResultRow, RunRow
@@ -29,11 +30,13 @@ DAGS = {
     "together": {**SMALL, "last_day": "2024-01-02", "max_active_runs": 4},
     "deferred": {**SMALL, "last_day": "2024-01-02", "max_active_runs": 4},
     "followed": {**SMALL, "running": False, "last_day": "2024-01-02"},
+    "calls": {**SMALL, "running": False, "catchup": False},
     "gaps": {**SMALL, "catchup": False, "first_day": str(TODAY - dt.timedelta(days=9)), "last_day": None},
 }
 AT_ONCE = AtOnce(DAGS, soaks=set(DAGS) - {"together", "followed"})
 FIRST, SECOND, THIRD, FOURTH, FIFTH = (f"2024-01-0{day}" for day in range(1, 6))
 DAYS = [FIRST, SECOND, THIRD]
+MONTH = [str(dt.date(2024, 1, day)) for day in range(1, 32)]
 ALL = {"numbers", "doubled", "totals-sums", "weir_close"}
 
 
@@ -293,3 +296,42 @@ def test_a_run_without_an_epoch_fails_and_a_backfill_is_one_of_the_producer(driv
     with pytest.raises(Misconfigured, match="backfill"):
         follower.person.backfill(FIRST, SECOND)
     assert set(owners(follower)) == {epoch(FIRST), epoch(SECOND)}
+
+
+@AT_ONCE.on("calls")
+def test_a_month_of_days_backwards_late_and_twice_is_read_three_days_at_a_time_to_the_last_row(driver):
+    driver.change(epochs={epoch(day): {"add": number, "count": 10 + number} for number, day in enumerate(MONTH)})
+    reader = driver.beside("reader", reads=True, on="calls.sums", last_day=None, max_active_runs=4)
+    reader.api.unpause(reader.dag)
+    driver.start()
+    driver.green()  # the data set begins here: later days wait for those in between
+    backfill = driver.person.backfill(MONTH[1], MONTH[-1], run_backwards=True, max_active_runs=3)
+    driver.green()
+    driver.person.end_backfill(backfill)
+    reader.wait(lambda: set(owners(reader)) == {*map(epoch, MONTH)}, "a run of each day")
+    reader.wait(lambda: is_right(reader, driver), "the month to be right")
+    mine = owners(reader)
+    for day in (MONTH[20], MONTH[3]):
+        driver.change_epoch(epoch(day), add=500)
+        driver.person.clear(driver.run(day), "numbers")
+    driver.green()
+    reader.wait(lambda: is_right(reader, driver), "what has read the two days to be right")
+    tries = {day: reader.tries(mine[epoch(day)])["recent-sums[0]"] for day in MONTH}
+    assert {day for day in MONTH if tries[day] > 1} == {*MONTH[20:23], *MONTH[3:6]}
+    assert owners(reader) == mine
+    reader.wait(lambda: len(reader.api.runs(reader.dag)) == len(MONTH) + 2, "the events of the new versions")
+    for run_id in {run.run_id for run in reader.api.runs(reader.dag)} - {*mine.values()}:
+        ended(reader, run_id, "success")
+
+
+def is_right(reader, driver):
+    """Report whether each day is closed and has the sums of the last three, as they are now."""
+    epochs, settings = [epoch(day) for day in MONTH], driver.settings()
+    with reader.ledger.transaction() as session:
+        closed = {
+            row.epoch for row in session.query(RunRow).filter_by(dataflow=reader.dag) if row.closed_at is not None
+        }
+    return closed == {*epochs} and all(
+        reader.totals(each) == expected_running_totals(settings, epochs[max(0, at - 2) : at + 1])
+        for at, each in enumerate(epochs)
+    )

@@ -6,7 +6,8 @@ an epoch and all before it, with `kept` by keyed state, of so many `runs`; with 
 numbers, in one region; `failover`, `consumers`, `keep` and `retained_checkpoints` are the dataflow's. `quality` has the
 arguments of `expectations` by stage, or for `history`. With `lake` the sums go into tables of Delta Lake and
 Iceberg, too, in the folder `lake` beside the file. With `readers` two more DAGs are scheduled on the sums, by
-events and by epochs. `on` names a data set that schedules the DAG, each day of it.
+events and by epochs. `on` names a data set that schedules the DAG, each day of it; with `reads` it is another dataflow,
+which adds up the sums of the last three days of that data set.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ from weir.dataflow import (
     State,
     blocking,
     cached,
+    dataset,
     delta,
     expectations,
     iceberg,
     keyed_state,
+    last,
     previous,
     sink,
     source,
@@ -78,8 +81,11 @@ def ladder_dag(name: str, *, last_day: str | None, restart: dict[str, Any] | Non
     to = tables if more.pop("lake", False) else ()
     if more.pop("readers", False):
         reader_dags(name)
-    flow = Dataflow(name, [numbers, doubled, totals, sink(totals, "sums", to=to)], parameters=parameters, **rules)
-    on = more.pop("on", None)
+    stages, on = [numbers, doubled, totals, sink(totals, "sums", to=to)], more.pop("on", None)
+    if more.pop("reads", False):
+        recent = Stage("recent", "ladder:recent", {"sums": dataset(on, by="bucket", epoch=last(3))}, parallelism=2)
+        stages = [recent, sink(recent, "sums")]
+    flow = Dataflow(name, stages, parameters=parameters, **rules)
     scheduled = {"schedule": "@daily"} if on is None else {"schedule": on_dataset(on), "cadence": "@daily"}
     usual = {**scheduled, "catchup": True, "max_active_runs": 2}
     return dataflow_dag(
