@@ -306,9 +306,8 @@ def test_a_month_of_days_backwards_late_and_twice_is_read_three_days_at_a_time_t
     reader.api.unpause(reader.dag)
     driver.start()
     driver.green()  # the data set begins here: later days wait for those in between
-    backfill = driver.person.backfill(MONTH[1], MONTH[-1], run_backwards=True, max_active_runs=3)
+    driver.person.backfill(MONTH[1], MONTH[-1], run_backwards=True, max_active_runs=3)
     driver.green()
-    driver.person.end_backfill(backfill)
     reader.wait(lambda: set(owners(reader)) == {*map(epoch, MONTH)}, "a run of each day")
     reader.wait(lambda: is_right(reader, driver), "the month to be right")
     mine = owners(reader)
