@@ -20,24 +20,9 @@ from weir.code.application_rules import application_problems, secrets_of
 from weir.code.sql_rules import is_sql, path_problems
 from weir.dataflow.arguments import problem_of, reference_for, shown
 from weir.dataflow.digest_rule import rule_problems
-from weir.dataflow.graph import (
-    find_cycle,
-    group_reads,
-    pipelined_groups,
-    spark_conf,
-    task_settings,
-    topological_order,
-)
+from weir.dataflow.graph import find_cycle, group_reads, pipelined_groups, spark_conf, task_settings, topological_order
 from weir.dataflow.quality import Gate
-from weir.dataflow.stage import (
-    SKIP,
-    Exchange,
-    ExchangeKind,
-    Stage,
-    StageKind,
-    TaskSettings,
-    dataset_of,
-)
+from weir.dataflow.stage import SKIP, Exchange, ExchangeKind, Stage, StageKind, TaskSettings, dataset_of
 from weir.dataflow.state import State, StateKind
 from weir.dataflow.state_rules import divided_problems, state_problems, type_problems, with_state_stages
 from weir.dataflow.targets import shared
