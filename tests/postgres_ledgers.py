@@ -32,6 +32,7 @@ def fill(target, source):
         for table in Table.metadata.sorted_tables:
             rows = [dict(row) for row in session.execute(select(table)).mappings()]
             if rows:
+                connection.execute(table.delete())  # the id of its own
                 connection.execute(table.insert(), rows)
             if rows and "id" in table.c and table.c.id.autoincrement is True:
                 numbers = func.pg_get_serial_sequence(table.name, "id")

@@ -210,6 +210,7 @@ def _keep_ledger(url: str, path: Path) -> None:
         for table in Table.metadata.sorted_tables:
             rows = [dict(row) for row in source.execute(select(table)).mappings()]
             if rows:
+                target.execute(table.delete())  # the id of its own
                 target.execute(table.insert(), rows)
 
 

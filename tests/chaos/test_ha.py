@@ -189,6 +189,7 @@ def publish(view, version, digest):
         spark_schema="n int",
         partitions=(part,),
         published_at="2024-01-02T00:00:00+00:00",
+        ledger="",
     )
     write(view, pointer_path("ladder", "sums", EPOCH, version), pointer.to_json())
 

@@ -49,12 +49,28 @@ from weir.ledger.attempts import may_have_ended_well, unended_closes
 from weir.ledger.checkpoints import is_other, numbers_taken, unfinished_checkpoints
 from weir.ledger.database.tables import AttemptRow, PublicationRow, RunRow
 from weir.ledger.runs import dataflow_of, epoch_of_run, run_key, topology_of
+from weir.store.catalogue import ledgers_of
 from weir.store.errors import NotFound
 from weir.store.walk import files_in, folders_in
 from weir.topology.ids import is_synthetic
 from weir.topology.regions import PartitionId, RegionId
 
 T = TypeVar("T")
+
+
+def require_own_ledger(services: Services, dataflow: str) -> None:
+    """Refuse a dataflow that another ledger has, as the records of its runs in the store say.
+
+    Costs a listing and one or two small files. Raises Misconfigured, or Retryable.
+    """
+    with services.ledger.transaction() as session:
+        known = set(session.scalars(select(RunRow.epoch).where(RunRow.dataflow == dataflow)))
+    for other in ledgers_of(services.store, dataflow, known) - {services.ledger.id()}:
+        raise _of_other_ledger(services, dataflow, other)
+
+
+def _of_other_ledger(services: Services, dataflow: str, other: str) -> Misconfigured:
+    return Misconfigured.of("ledger.of_other_ledger", dataflow=dataflow, other=other, own=services.ledger.id())
 
 
 def require_not_behind(services: Services, dataflow: str) -> None:
@@ -142,10 +158,15 @@ def require_closes_known(services: Services, dataflow: str, clearer: Clearer) ->
 
 
 def require_known_versions(services: Services, dataflow: str, unknown: Iterable[str]) -> None:
-    """Raise LedgerBehind for a published version that the ledger does not know, if its pointer can be read."""
+    """Raise LedgerBehind for a published version that the ledger does not know, if its pointer can be read.
+
+    Raises Misconfigured for one of another ledger.
+    """
     for path in sorted(unknown):
         pointer = _read(services, path, pointer_from_json)
         if pointer is not None:
+            if pointer.ledger != services.ledger.id():
+                raise _of_other_ledger(services, dataflow, pointer.ledger)
             services.ledger.saw(dataflow, pointer.revision)
             raise services.ledger.behind(dataflow, Message("coordination.version_unknown", path=path))
 

@@ -88,7 +88,7 @@ def _write(services: Services, record: RunRecord) -> bool:
     before = stored_record(services.store, record.dataflow, record.epoch)
     abandoned = tuple(sorted({*record.abandoned, *(before.abandoned if before else ())}))
     revision = services.ledger.seen(record.dataflow)
-    data = to_json(replace(record, abandoned=abandoned, revision=revision))
+    data = to_json(replace(record, abandoned=abandoned, revision=revision, ledger=services.ledger.id()))
     services.store.replace(record_path(record.dataflow, record.epoch), data)
     services.store_id()  # or it was written below a mount point whose disk is gone
     with services.ledger.transaction(record.dataflow) as session:

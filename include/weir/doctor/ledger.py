@@ -27,9 +27,9 @@ from weir.doctor.examination import Check, Enough, Finding
 from weir.errors import Misconfigured
 from weir.ledger.database.postgres import arguments_of
 from weir.ledger.database.sqlite import file_system_of, is_on_network
-from weir.ledger.database.tables import DataflowRow, PendingClearRow, RunRow
+from weir.ledger.database.tables import DataflowRow, LedgerRow, PendingClearRow, RunRow
 from weir.ledger.ledger import HEAD
-from weir.ledger.runs import dag_ids_of, newest_dataflows
+from weir.ledger.runs import dag_ids_of, dataflow_of, epoch_of_run, newest_dataflows
 from weir.topology.regions import Topology
 from weir.wording import first_few
 
@@ -74,6 +74,13 @@ class LedgerExam:
     def store_ids(self) -> tuple[str, ...]:
         """Return the ids of the stores of this ledger's dataflows; none of a ledger that does not exist yet."""
         return self._distinct(DataflowRow.store_id)
+
+    def epochs(self) -> tuple[str, dict[str, set[str]]]:
+        """Return the id of this ledger, and the epochs of each of its dataflows; empty if it does not exist yet."""
+        found: dict[str, set[str]] = {name: set() for name in self._distinct(DataflowRow.name)}
+        for run in self._distinct(RunRow.id) if found else ():
+            found[dataflow_of(run)].add(epoch_of_run(run))
+        return "".join(self._distinct(LedgerRow.id)), found
 
     def dag_ids(self) -> tuple[str, ...]:
         """Return the DAGs that have runs in this ledger."""

@@ -7,16 +7,18 @@ never takes it for a dataflow or an unknown folder. The marker and the results a
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from typing import Final
 
 from weir.doctor import table
 from weir.doctor.examination import Check, Enough, Finding
 from weir.errors import WeirError
+from weir.store.catalogue import ledgers_of
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.local import is_local
 from weir.store.store import MARKER, Store, marker_id
+from weir.store.worker_threads import in_parallel
 
 _CONTENT: Final = b"written by weir doctor"
 
@@ -34,6 +36,21 @@ def store_checks(store: Store, known_ids: Callable[[], tuple[str, ...]]) -> list
         if isinstance(store.files, HdfsFiles):
             checks += hdfs_checks(store, store.files, scratch)
     return checks
+
+
+def ledgers_check(store: Store, known: Callable[[], tuple[str, Mapping[str, Set[str]]]]) -> Check:
+    """Return the check that no other ledger has a dataflow of this one; see `LedgerExam.epochs`."""
+    return table.ONE_LEDGER.check(lambda: _check_ledgers(store, *known()))
+
+
+def _check_ledgers(store: Store, own: str, epochs: Mapping[str, Set[str]]) -> Iterator[Finding]:
+    found = in_parallel(lambda name: ledgers_of(store, name, epochs[name]) - {own}, epochs, store.workers)
+    shared = [(name, other) for name, others in zip(epochs, found, strict=True) for other in sorted(others)]
+    for name, other in shared:
+        what = f"dataflow {name} is in this ledger, {own}, and in another one with the same store, {other}"
+        yield table.ONE_LEDGER.problem(what, dataflow=name)
+    if not shared:
+        yield table.ONE_LEDGER.ok(f"all dataflows of this ledger, {own}, are in no other" if own else "none yet")
 
 
 @contextmanager

@@ -147,6 +147,12 @@ STORE_MARKER = _store(
 OTHER_STORE = replace(
     STORE_MARKER, mend="mount the right store, or correct WEIR_STORE or WEIR_LEDGER: they belong together"
 )
+ONE_LEDGER = _store(
+    "ledgers",
+    "no run of {dataflow} by another ledger than that of this deployment",
+    "give {dataflow} another name in one of the two deployments, or pause its DAG there for good; then in the one that "
+    "goes on with it: weir ledger rebuild {dataflow}",
+)
 STORE_FILES = _store(
     "reading and writing",
     "a place that this user may write, read, list and delete in: {url}",

@@ -34,9 +34,9 @@ class PublishedPartition:
 class Pointer:
     """One version of one epoch of a sink; `published_at` is in UTC, ISO 8601.
 
-    `revision` is that of the dataflow in the ledger which its writer had last seen committed (0: none).
-    `deliveries` are how the version is committed into the targets of its sink, in their order: each is JSON of
-    weir.sinks.protocol.Delivery, by which a rebuilt ledger goes on with it.
+    `ledger` is the id of the one by which it was published, and `revision` that of the dataflow there which its writer
+    had last seen committed (0: none). `deliveries` are how the version is committed into the targets of its sink, in
+    their order: each is JSON of weir.sinks.protocol.Delivery, by which a rebuilt ledger goes on with it.
     """
 
     dataflow: str
@@ -47,6 +47,7 @@ class Pointer:
     spark_schema: str
     partitions: tuple[PublishedPartition, ...]
     published_at: str
+    ledger: str
     revision: int = 0
     deliveries: tuple[dict[str, Any], ...] = ()
 

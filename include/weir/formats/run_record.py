@@ -79,6 +79,8 @@ class RunRecord:
     """The fingerprint of the archive of code that the run is pinned to; empty where none is known."""
     revision: int = 0
     """The revision of the dataflow in the ledger that its writer had last seen committed (0: none)."""
+    ledger: str = ""
+    """The id of the ledger that has the run; a rebuilt one takes over the newest run of each dataflow."""
     ranges: dict[str, RecordedRange] = field(default_factory=dict)
     """What the sources that go on read, by source."""
     corrected: dict[str, CorrectedSplits] = field(default_factory=dict)

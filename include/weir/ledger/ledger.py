@@ -45,9 +45,9 @@ from weir.ledger.database.revision import (
     read_revision,
 )
 from weir.ledger.database.sqlite import sqlite_engine, sqlite_error
-from weir.ledger.database.tables import DataflowRow
+from weir.ledger.database.tables import DataflowRow, LedgerRow
 
-HEAD = "00b3be7e2dcd"
+HEAD = "3cac092afa37"
 """The revision of the tables, which is their fingerprint: a ledger at any other is refused."""
 
 _EXPECTED = "sqlite:////path/ledger.db or postgresql+psycopg2://USER:PASSWORD@HOST/DATABASE"
@@ -76,6 +76,7 @@ class Ledger:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._is_server = engine.dialect.name != "sqlite"
+        self._id = ""
         self._store_id: str | None = None
         self._seen: dict[str, int] = {}
         self._seeing = threading.Lock()
@@ -161,6 +162,13 @@ class Ledger:
             with self.transaction() as session:
                 self._store_id = session.scalar(_STORE_ID)
         return self._store_id
+
+    def id(self) -> str:
+        """Return the ledger's own id, which a copy or a backup of it has, too. Raises Retryable."""
+        if not self._id:
+            with self.transaction() as session:
+                self._id = session.scalars(select(LedgerRow.id)).one()
+        return self._id
 
     # Revisions
 

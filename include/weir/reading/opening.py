@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import overload
 
+from weir.coordination.evidence import require_own_ledger
 from weir.coordination.read_leases import ReadLease, claimed, reader
 from weir.coordination.services import Services
 from weir.environment import opened_services
@@ -88,6 +89,7 @@ def open_results(
 def _open_stage(
     services: Services, dataflow: str, run: When, stage: str | None, closing: ExitStack, attempt: str | None
 ) -> OpenedResults:
+    require_own_ledger(services, dataflow)
     with services.ledger.transaction(dataflow) as session:
         chosen = choose(session, dataflow, run, stage, attempt)
         numbers = [row.id for row in chosen.rows]

@@ -9,7 +9,7 @@ all, in one transaction, no other transaction of the dataflow begins.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -52,7 +52,7 @@ from weir.formats.pointer import Pointer
 from weir.formats.run_record import RunRecord
 from weir.ledger.attempts import Origin, attempts_known
 from weir.ledger.clears import add_pending_clears
-from weir.ledger.database.tables import AttemptRow, DataflowRow, PublicationRow, ResultRow, RunRow
+from weir.ledger.database.tables import AttemptRow, DataflowRow, LedgerRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.results import supersede_all
 from weir.ledger.runs import (
     ensure_dataflow,
@@ -192,7 +192,9 @@ def _dataflow(services: Services, store_id: str, name: str) -> Rebuilt:
     stored = in_store(services, name)
     with services.ledger.transaction(name) as session:
         _require_quiet(session, name, lineage)
-        return enter_stored(session, services, name, stored)
+        built = enter_stored(session, services, name, stored)
+    write_records(services, name)
+    return built
 
 
 def in_store(services: Services, dataflow: str) -> InStore:
@@ -230,10 +232,18 @@ def enter_stored(
     for record, _ in records:
         if record.datasets:
             compare(session, services, record.run, is_rebuilt=True)
+    _take_over(session, [record for record, epoch in records if epoch.record is not None])
     tell_found(session, name, before, services.now())
     session.flush()
     services.ledger.end_behind(session, name)
     return Rebuilt(name, dataflow.lineage, runs, notes)
+
+
+def _take_over(session: Session, records: Sequence[RunRecord]) -> None:
+    """Have the newest record in the store name this ledger: from now on it has the dataflow."""
+    own = session.scalars(select(LedgerRow.id)).one()
+    for record in records[-1:]:
+        session.get_one(RunRow, record.run).is_record_due |= record.ledger != own
 
 
 def _open_again(session: Session, built: RebuiltRun) -> None:

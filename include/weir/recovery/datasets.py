@@ -21,6 +21,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordination.airflow import Clearer
+from weir.coordination.evidence import require_own_ledger
 from weir.coordination.registered import Gathered, Registered
 from weir.coordination.run_records import write_record
 from weir.coordination.services import Services
@@ -54,7 +55,6 @@ from weir.recovery.pending_clears import deliver
 from weir.recovery.reconcile import reconcile
 from weir.recovery.repair import RepairOutcome, repair
 from weir.recovery.rules.staleness import of_older_versions
-from weir.store.catalogue import stored_dataflows
 from weir.store.probe import probe
 from weir.topology.ids import OWN_RUN, RunId, RunRef
 from weir.topology.regions import InputPartitions, PartitionId, RegionId
@@ -85,8 +85,9 @@ def resolve_datasets(services: Services, registered: Registered) -> Awaiting | N
         _require_no_cycle(session, run)
         chosen = [(exchange.stage, _chosen(session, run, place, exchange)) for place, exchange in unresolved.items()]
     reasons = [(name, found) for name, found in chosen if isinstance(found, str)]
+    for dataflow in {dataset_of(each.stage).dataflow for each in unresolved.values()}:
+        require_own_ledger(services, dataflow)
     if reasons:
-        _require_own_ledger(services, unresolved.values(), [reason for _, reason in reasons])
         return _wait(services, registered, reasons)
     with services.ledger.transaction(run.dataflow.name) as session:
         require_running(session, registered.attempt.id, "what it reads")
@@ -96,18 +97,6 @@ def resolve_datasets(services: Services, registered: Registered) -> Awaiting | N
         session.get_one(RunRow, run.id).is_record_due = True
     write_record(services, run.id)
     return None
-
-
-def _require_own_ledger(services: Services, inputs: Iterable[Exchange], reasons: Sequence[str]) -> None:
-    """Refuse to wait for a dataflow that this ledger does not know, and that has results in the store."""
-    if any(getattr(each, "kind", "") == "recovery.dataset_not_begun" for each in reasons):
-        stored = stored_dataflows(services.store)
-        for each in inputs:
-            dataflow = dataset_of(each.stage).dataflow
-            with services.ledger.transaction() as session:
-                is_known = session.get(DataflowRow, dataflow) is not None
-            if dataflow in stored and not is_known:
-                raise Misconfigured.of("recovery.dataset_of_other_ledger", name=each.stage, dataflow=dataflow)
 
 
 def _declared(run: Run, region: RegionId) -> dict[Place, Exchange]:

@@ -62,7 +62,7 @@ class SinkPublishing:
         """
         highest = _highest_versions(self.services, registered)
         new = tuple(each for each in sinks if not _is_in_place(self.services, registered.run.id, each, intact))
-        publication = _Publication(self.services, registered, tuple(sinks), new, highest, {})
+        publication = _Publication(self.services, self.services.ledger.id(), registered, tuple(sinks), new, highest, {})
         try:
             return replace(publication, prepared=publication.planned(state))
         except TargetAway as away:
@@ -90,6 +90,7 @@ class _Publication:
     """
 
     services: Services
+    ledger: str
     registered: Registered
     sinks: tuple[SinkResult, ...]
     new: tuple[SinkResult, ...]
@@ -234,6 +235,7 @@ class _Publication:
                 for partition, manifest in zip(sink.partitions, sink.manifests, strict=True)
             ),
             published_at=services.now().isoformat(),
+            ledger=self.ledger,
             revision=services.ledger.seen(run.dataflow.name),
             deliveries=tuple(each.to_json() for each in deliveries),
         )

@@ -8,7 +8,8 @@ none. What is read of an attempt's code is what its job names: an archive with a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -104,6 +105,21 @@ def stored_record(store: Store, dataflow: str, epoch: str) -> RunRecord | None:
         return from_json(RunRecord, store.read(record_path(dataflow, epoch)))
     except NotFound:
         return None
+
+
+def ledgers_of(store: Store, dataflow: str, known: Set[str]) -> set[str]:
+    """Return the ids of the ledgers that have the newest run of a dataflow, and the newest not in `known` epochs.
+
+    A record that cannot be read names none. Raises Retryable.
+    """
+    epochs = _folders(store, dataflow)
+    wanted = {max(found) for found in (epochs, [each for each in epochs if each not in known]) if found}
+    found = set()
+    for epoch in wanted:
+        with suppress(ValueError, KeyError, TypeError, Misconfigured):
+            record = stored_record(store, dataflow, epoch)
+            found |= set() if record is None else {record.ledger}
+    return found
 
 
 def _epoch(store: Store, dataflow: str, epoch: str) -> EpochCatalogue:

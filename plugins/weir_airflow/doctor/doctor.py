@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Final
 from weir.doctor import table
 from weir.doctor.examination import Check, Finding, cleaned, examine
 from weir.doctor.ledger import LedgerExam
-from weir.doctor.store import store_checks
+from weir.doctor.store import ledgers_check, store_checks
 from weir.doctor.versions import package_findings
 from weir.errors import Misconfigured, Retryable, WeirError
 from weir.secrecy import secrets_of_account
@@ -92,7 +92,9 @@ class Doctor:
         store = Store.open(found.store, found.store_options)
         if self._has_ledger:
             yield ledger.checks()
-        yield store_checks(store, ledger.store_ids if self._has_ledger else _no_ledger)
+            yield [*store_checks(store, ledger.store_ids), ledgers_check(store, ledger.epochs)]
+        else:
+            yield store_checks(store, _no_ledger)
         if self._is_offline:
             return
         yield self._api_checks(found, ledger)

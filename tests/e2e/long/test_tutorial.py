@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).parents[3]
 FAILED = "exit code"
-ASKING = ("./weir runs", "./weir state", "./weir failovers", "./weir why", "./weir checkpoints")
+ASKING = tuple(f"./weir {verb}" for verb in ("runs", "state", "failovers", "why", "checkpoints", "datasets", "plan"))
 SECONDS = 240
 """How long an answer may take until it is the page's: Airflow notices files, and runs tasks."""
 

@@ -2,7 +2,7 @@
 
 import pytest
 from sqlalchemy import select
-from tests.weir.datasets.neighbours import HOURLY, Neighbours, reader, trips
+from tests.weir.datasets.neighbours import HOURLY, reader, trips
 
 from weir.dataflow import Dataflow, Stage, blocking, dataset, last, sink
 from weir.ledger.database.tables import RunRow
@@ -211,13 +211,3 @@ def test_declared_columns_have_to_be_there(town, schema, said):
         assert report.state_of(run) == "success"
     else:
         assert said in failed_because(report, run)
-
-
-def test_a_dataflow_of_another_ledger_is_not_waited_for(town, tmp_path):
-    town.add(trips())
-    town.run("trips", 1)
-    (tmp_path / "other").mkdir()
-    other = Neighbours(tmp_path / "other", store=town.store)
-    report = other.add(reader(zones=dataset("trips.zones")))
-    (run,) = other.run("report", 1)
-    assert "published with another ledger" in failed_because(report, run)

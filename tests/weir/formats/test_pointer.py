@@ -20,6 +20,7 @@ POINTER = Pointer(
     spark_schema="{}",
     partitions=(PublishedPartition(0, "ladder/20130101T000000Z/report/plain/0/t", ("part-0.parquet",), 7, "d"),),
     published_at="2013-01-02T00:00:09+00:00",
+    ledger="0f0e0d0c-0b0a-4908-8706-050403020100",
     revision=41,
     deliveries=({"target": {"kind": "files", "options": {}}, "version": {}, "token": {}},),
 )

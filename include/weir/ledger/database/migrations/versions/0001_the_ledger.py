@@ -4,10 +4,13 @@ Until a release is tagged, a change of the models changes this migration, and HE
 release it is written out, and each later change is a migration of its own.
 """
 
+import uuid
+
 from alembic import op
+from sqlalchemy import insert
 
 from weir.ledger.database import dataset_tables, outbox_tables  # noqa: F401  # tables are known once these are imported
-from weir.ledger.database.tables import Table
+from weir.ledger.database.tables import LedgerRow, Table
 from weir.ledger.ledger import HEAD
 
 revision = HEAD
@@ -15,5 +18,6 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Create all tables and indexes."""
+    """Create all tables and indexes, and give the ledger its id."""
     Table.metadata.create_all(op.get_bind())
+    op.get_bind().execute(insert(LedgerRow).values(id=str(uuid.uuid4())))
