@@ -25,9 +25,10 @@ from weir.dataflow.stage import dataset_of
 from weir.doctor import table
 from weir.doctor.examination import Check, Enough, Finding
 from weir.errors import Misconfigured
+from weir.ledger.database.dataset_tables import LedgerRow
 from weir.ledger.database.postgres import arguments_of
 from weir.ledger.database.sqlite import file_system_of, is_on_network
-from weir.ledger.database.tables import DataflowRow, LedgerRow, PendingClearRow, RunRow
+from weir.ledger.database.tables import DataflowRow, PendingClearRow, RunRow
 from weir.ledger.ledger import HEAD
 from weir.ledger.runs import dag_ids_of, dataflow_of, epoch_of_run, newest_dataflows
 from weir.topology.regions import Topology

@@ -26,6 +26,7 @@ from sqlalchemy.orm import Session
 from weir.errors import LedgerBehind, Misconfigured, OtherBuild, Retryable
 from weir.extras import needed_for
 from weir.ledger.counts import Counted, counts_of, forget
+from weir.ledger.database.dataset_tables import LedgerRow
 from weir.ledger.database.postgres import (
     DRIVER,
     is_busy,
@@ -45,7 +46,7 @@ from weir.ledger.database.revision import (
     read_revision,
 )
 from weir.ledger.database.sqlite import sqlite_engine, sqlite_error
-from weir.ledger.database.tables import DataflowRow, LedgerRow
+from weir.ledger.database.tables import DataflowRow
 
 HEAD = "3cac092afa37"
 """The revision of the tables, which is their fingerprint: a ledger at any other is refused."""

@@ -52,7 +52,8 @@ from weir.formats.pointer import Pointer
 from weir.formats.run_record import RunRecord
 from weir.ledger.attempts import Origin, attempts_known
 from weir.ledger.clears import add_pending_clears
-from weir.ledger.database.tables import AttemptRow, DataflowRow, LedgerRow, PublicationRow, ResultRow, RunRow
+from weir.ledger.database.dataset_tables import LedgerRow
+from weir.ledger.database.tables import AttemptRow, DataflowRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.results import supersede_all
 from weir.ledger.runs import (
     ensure_dataflow,

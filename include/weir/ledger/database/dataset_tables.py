@@ -1,4 +1,4 @@
-"""Defines the tables of what runs read of other dataflows, and of what readers have yet to be told.
+"""Defines the tables of what runs read of other dataflows, by which ledger, and of what readers have yet to be told.
 
 Invariant: which epochs an input reads is decided once in a run.
 """
@@ -12,6 +12,13 @@ from sqlalchemy import ForeignKey, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from weir.ledger.database.tables import Table
+
+
+class LedgerRow(Table):
+    """The ledger itself: one row, made with the tables. Its id is in what the ledger's runs write into the store."""
+
+    __tablename__ = "ledger"
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
 
 
 class DatasetInputRow(Table):

@@ -50,13 +50,6 @@ class Table(DeclarativeBase):
     type_annotation_map = {dict[str, Any]: JSON, list[Any]: JSON, datetime: UtcDateTime}  # noqa: RUF012 - SQLAlchemy's
 
 
-class LedgerRow(Table):
-    """The ledger itself: one row, made with the tables. Its id is in what the ledger's runs write into the store."""
-
-    __tablename__ = "ledger"
-    id: Mapped[str] = mapped_column(String(36), primary_key=True)
-
-
 class DataflowRow(Table):
     """A dataflow; its row is what writing transactions lock. A new lineage shuts out all older attempts.
 

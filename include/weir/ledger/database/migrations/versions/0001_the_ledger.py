@@ -9,8 +9,9 @@ import uuid
 from alembic import op
 from sqlalchemy import insert
 
-from weir.ledger.database import dataset_tables, outbox_tables  # noqa: F401  # tables are known once these are imported
-from weir.ledger.database.tables import LedgerRow, Table
+from weir.ledger.database import outbox_tables  # noqa: F401  # its tables are known once it is imported
+from weir.ledger.database.dataset_tables import LedgerRow
+from weir.ledger.database.tables import Table
 from weir.ledger.ledger import HEAD
 
 revision = HEAD
