@@ -16,6 +16,8 @@ from weir.testing.fakes.stores import store_in_memory
 
 DAILY = "0 0 * * *"
 HOURLY = "0 * * * *"
+HALF_DAILY = "0 */12 * * *"
+HOURS = {HOURLY: 1, HALF_DAILY: 12}
 
 
 def trips(**settings):
@@ -46,7 +48,7 @@ def reader(name="report", **inputs):
 class NeighbouringAirflow(FakeAirflow):
     """The DAG of one dataflow, in an Airflow that has those of its neighbours, too.
 
-    Runs of an hourly one are named by their hour. `forbidden` are DAGs that its account may not clear.
+    Runs of one that has several a day are named by their hour. `forbidden` are DAGs that its account may not clear.
     """
 
     def __init__(self, services, engine, flow, neighbours, every):
@@ -63,9 +65,9 @@ class NeighbouringAirflow(FakeAirflow):
     def request(self, task):
         found = super().request(task)
         start = found.interval[0]
-        if self.every == HOURLY:
+        if self.every in HOURS:
             start += timedelta(hours=int(task.key.run_id.split("__")[1]))
-            found = replace(found, interval=(start, start + timedelta(hours=1)))
+            found = replace(found, interval=(start, start + timedelta(hours=HOURS[self.every])))
         return replace(found, cadence=self.every, session_url="sc://nowhere")
 
     def clear(self, wanted):
