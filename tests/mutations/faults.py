@@ -503,6 +503,137 @@ CODES: Final = (
     ),
 )
 
+DATASETS: Final = (
+    _fault(
+        "what-others-publish-is-read-without-a-lease",
+        f"{RECOVERY}datasets",
+        "        take_leases(session, finished, registered.attempt.id, services.now())\n    return found\n",
+        "    return found\n",
+        "Nothing keeps a published file that a task of another dataflow reads.",
+    ),
+    _fault(
+        "told-before-compared",
+        f"{RECOVERY}datasets",
+        """\
+    for reader, group in readers.items():
+        with services.ledger.transaction(reader) as session:
+            for run in group:
+                _compare(session, services, run)
+    if untold:
+        with services.ledger.transaction(dataflow) as session:
+            note_told(session, untold)
+""",
+        """\
+    if untold:
+        with services.ledger.transaction(dataflow) as session:
+            note_told(session, untold)
+    for reader, group in readers.items():
+        with services.ledger.transaction(reader) as session:
+            for run in group:
+                _compare(session, services, run)
+""",
+        "A process that is killed between the two leaves readers with rows of an older version.",
+    ),
+    _fault(
+        "the-oldest-epochs-are-read",
+        f"{RECOVERY}datasets",
+        "return found if number is None else found[-number:]",
+        "return found if number is None else found[:number]",
+        "last(2) reads the two oldest epochs.",
+    ),
+    _fault(
+        "what-is-published-is-enough",
+        f"{RECOVERY}datasets",
+        "if missing and exchange.missing != SKIP:",
+        "if missing and not there and exchange.missing != SKIP:",
+        "A reader of several epochs waits for one of them only.",
+    ),
+    _fault(
+        "a-closed-run-is-awaited",
+        f"{RECOVERY}datasets",
+        "if replaced and (row.closed_at is None or state.is_coming(CLOSE)):",
+        "if replaced:",
+        "A lost file of an equal result that was recomputed since is never published again.",
+    ),
+    _fault(
+        "each-begin-repairs-again",
+        f"{RECOVERY}datasets",
+        "return any(state.is_coming(state.producer(each.in_run(OWN_RUN))) for each in lost if each not in replaced)",
+        "return False",
+        "A begin has the run that has published plan a repair although it is about to compute what is lost.",
+    ),
+    _fault(
+        "a-deleted-run-is-awaited",
+        f"{RECOVERY}datasets",
+        '    if is_there is False:\n        said = f"its DagRun',
+        '    if is_there is False and row.closed_at is None:\n        said = f"its DagRun',
+        "A reader waits for ever for a file that only a deleted DagRun would compute.",
+    ),
+    _fault(
+        "a-damaged-file-is-back",
+        f"{RECOVERY}datasets",
+        "return is_known and is_there and result.state is PartitionState.LOST and result.fault != Fault.DAMAGED.value",
+        "return is_known and is_there and result.state is PartitionState.LOST",
+        "A published result whose bytes were found damaged is read again, since its manifest is there.",
+    ),
+    _fault(
+        "a-newer-version-counts-as-told",
+        f"{LEDGER}publications",
+        "session.execute(delete(UntoldVersionRow).where(is_it, UntoldVersionRow.version <= each.version))",
+        "session.execute(delete(UntoldVersionRow).where(is_it))",
+        "Readers are never compared with a version that is published while they are compared with the one before.",
+    ),
+    _fault(
+        "a-version-is-read-before-it-is-complete",
+        f"{LEDGER}publications",
+        "        .where(PublicationRow.published_at.is_not(None), PublicationRow.expiring_at.is_(None))\n",
+        "        .where(PublicationRow.expiring_at.is_(None))\n",
+        "Readers get a version of which only the number is assigned.",
+    ),
+    _fault(
+        "a-version-is-read-in-part",
+        f"{LEDGER}publications",
+        "unknown = folders.keys() - {each.folder for each in found.values()}",
+        "unknown = folders.keys() & {each.folder for each in found.values()}",
+        "Readers get the partitions that a rebuilt ledger has found, and not those whose manifest is gone.",
+    ),
+    _fault(
+        "one-equal-partition-is-enough",
+        "include/weir/execution/run_state",
+        "return self._has_size(reads) and all(map(self.holds_published, reads.members))",
+        "return self._has_size(reads) and any(map(self.holds_published, reads.members))",
+        "A new version of which one partition is as it was is no news to what has read the others.",
+    ),
+    _fault(
+        "a-commit-ignores-a-new-version",
+        f"{ATTEMPTS}commit_check",
+        "is_same = state.holds_published(ReadResult(partition, read.attempt, read.digest))",
+        "is_same = partition in state.published",
+        "A task commits what it has made of a version that was replaced meanwhile.",
+    ),
+    _fault(
+        "a-wait-for-a-data-set-is-over",
+        f"{ATTEMPTS}waiting",
+        "if awaits_range(session, run, region) or awaits_dataset(session, run, state, region):",
+        "if awaits_range(session, run, region):",
+        "A task that waits for another dataflow is started again and again.",
+    ),
+    _fault(
+        "a-version-goes-before-its-reader-comes",
+        f"{LEDGER}publications",
+        ".having(func.max(RunRow.interval_end) < run.interval_end)",
+        ".having(func.max(RunRow.interval_end) > run.interval_end)",
+        "A version expires that a reader has yet to come to, and stays where it has.",
+    ),
+    _fault(
+        "a-rebuilt-ledger-compares-no-reader",
+        f"{REBUILD}rebuild",
+        "        if record.datasets:\n            compare_rebuilt(session, services, record.run)\n",
+        "        if record.datasets and is_catching_up:\n            compare_rebuilt(session, services, record.run)\n",
+        "Readers that the lost ledger had yet to compare keep rows of an older version.",
+    ),
+)
+
 PLUGINS: Final = (
     _fault(
         "a-newer-try-is-cleared",
@@ -527,4 +658,15 @@ PLUGINS: Final = (
     ),
 )
 
-FAULTS: Final = (*COORDINATOR, *RECOVERING, *LEDGERS, *REBUILDING, *RETAINING, *STATES, *STORES, *CODES, *PLUGINS)
+FAULTS: Final = (
+    *COORDINATOR,
+    *RECOVERING,
+    *LEDGERS,
+    *REBUILDING,
+    *RETAINING,
+    *STATES,
+    *STORES,
+    *CODES,
+    *DATASETS,
+    *PLUGINS,
+)

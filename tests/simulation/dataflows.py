@@ -12,10 +12,11 @@ from collections import Counter
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache, partial
+from uuid import UUID
 
 from sqlalchemy import event, select
 from tests.builders.ledgers import new_ledger
-from tests.weir.datasets.neighbours import DAILY, HALF_DAILY, Neighbours
+from tests.weir.datasets.neighbours import DAILY, HALF_DAILY, EngineOfEpochs, Neighbours, WorldOfEpochs
 
 from weir.assembly import coordinator_of
 from weir.coordination.services import Services
@@ -23,7 +24,6 @@ from weir.dataflow import Dataflow, Stage, blocking, dataset, last, previous, si
 from weir.errors import WeirError
 from weir.execution.run_state import AttemptState
 from weir.formats.manifest import parsed_digest
-from weir.formats.paths import folder_of
 from weir.ledger.database.dataset_tables import UntoldVersionRow
 from weir.ledger.database.tables import AttemptRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.leases import LEASE
@@ -35,7 +35,7 @@ from weir.rebuild.rebuild import rebuild
 from weir.store.catalogue import published
 from weir.store.errors import NotFound
 from weir.testing.fakes.airflow import Killed
-from weir.testing.fakes.engine import FakeEngine
+from weir.testing.fakes.code import archive_of_edits
 from weir.upkeep import RESULTS, settle_everywhere, sweep_everywhere
 
 ROUNDS = 12
@@ -44,8 +44,8 @@ ROUNDS = 12
 MOST_STEPS = 400
 """Of one round: what needs more goes round in circles."""
 
-KILL_WITHIN = 40
-"""A process is killed at one of so many next points: before or after the end of a transaction."""
+STOP_WITHIN = 40
+"""A process is killed or interrupted at one of so many next points: before or after the end of a transaction."""
 
 VERBS = {
     "start": 4,
@@ -53,10 +53,12 @@ VERBS = {
     "upkeep": 2,
     "sweep": 0.5,
     "kill_soon": 3,
+    "interrupt_soon": 3,
     "lose": 2.5,
     "clear": 2,
     "clear_run": 1,
     "correct": 2,
+    "edit": 0.4,
     "delete": 0.5,
     "forbid": 0.6,
     "wait": 0.7,
@@ -95,10 +97,10 @@ class MortalLedger(Ledger):
             with super().transaction(dataflow) as session:
                 event.listen(session, "before_flush", partial(self._flush, dataflow))
                 yield session
-                self.point()
+                self.point(is_locked=True)
         finally:
             self.locked.remove(dataflow)
-        self.point()
+        self.point(is_locked=False)
 
     def _flush(self, dataflow, session, *_):
         for row in (*session.new, *session.dirty, *session.deleted):
@@ -107,43 +109,14 @@ class MortalLedger(Ledger):
                 self.crossed.append((dataflow, f"{type(row).__name__} of {run}"))
 
 
-class World(dict):
-    """What the rows of each stage depend on in an epoch, besides its inputs: how often they were corrected."""
-
-    epoch = ""
-
-    def get(self, stage, default=None):
-        return default if stage.startswith("schema of ") else [self.epoch, super().get((stage, self.epoch), 0)]
-
-
-class EngineOfEpochs(FakeEngine):
-    """Each epoch has other rows; `require_kept` is called after whatever happens while a job has read its inputs."""
-
-    def __init__(self, store, world, require_kept):
-        super().__init__(store, world)
-        self._require_kept = require_kept
-
-    def run(self, job, during=lambda: None):
-        self._world.epoch = job.epoch
-        files = [
-            file for stage in job.stages for each in stage.inputs for part in each.partitions for file in part.files
-        ]
-        folders = {folder_of(self._path(file)) for file in files}
-
-        def watched():
-            with self._require_kept(job.attempt, folders):
-                during()
-
-        return super().run(job, watched)
-
-
 class Dataflows:
     """One scenario: what happens is drawn by a seed."""
 
     def __init__(self, folder, seed):
         self.random, self.folder = random.Random(seed), folder
         self.story, self.broken, self.lost, self.deleted = [], [], set(), set()
-        self._is_calm, self._is_inside, self._kill_at, self._ledgers = False, False, 0, 0
+        self._is_calm, self._is_inside, self._ledgers = False, False, 0
+        self._stop_at, self._kills = 0, True
         self.reads = self._drawn_reads()
         self.stages = {name: names if self.random.random() < 0.4 else names[:1] for name, names in STAGES.items()}
         self.sizes = {name: self.random.choice([1, 1, 1, 2]) for name in STAGES}
@@ -154,14 +127,17 @@ class Dataflows:
         self.keep = self.random.choice(["60 days", "on_consumed", "end_of_run"])
         self.expires = self.random.random() < 0.3
         self.loses = self.random.random() < 0.6
+        self.edits = {name: Counter() for name in STAGES}
         self.carries = {name for name in self.reads if self.random.random() < 0.2}
         self.town = Neighbours(folder, self._new_ledger())
+        self._serve()
         for name in ("trips", *self.reads):
             airflow = self.town.add(self._flow(name), HALF_DAILY if name == "trips" and self.halves else DAILY)
-            world = World()
+            world = WorldOfEpochs()
             self.town.content[name] = world
             airflow.engine = EngineOfEpochs(self.town.store, world, self._kept)
             airflow.during = partial(self._during, airflow)
+            airflow.deployed = archive_of_edits(airflow.flow, {})
             airflow.collects = self.random.random() < 0.5
 
     # What is declared
@@ -243,15 +219,19 @@ class Dataflows:
         sweep_everywhere(self.town.services, self.town.airflows["trips"])
 
     def kill_soon(self):
-        self._kill_at = self.random.randint(1, KILL_WITHIN)
+        self._stop_at, self._kills = self.random.randint(1, STOP_WITHIN), True
+
+    def interrupt_soon(self):
+        """Something else happens between two transactions of a process."""
+        self._stop_at, self._kills = self.random.randint(1, STOP_WITHIN), False
 
     def lose(self):
         if not self.loses:
             return
         with self.town.ledger.transaction() as session:
             if self.random.random() < 0.6:
-                found = list(session.scalars(select(PublicationRow).where(PublicationRow.expired_at.is_(None))))
-                folders = sorted({folder for row in found for folder in row.folders})
+                query = select(PublicationRow.folders).where(PublicationRow.expired_at.is_(None))
+                folders = sorted({folder for found in session.scalars(query) for folder in found})
             else:
                 query = select(ResultRow.folder).where(ResultRow.is_current, ResultRow.state == "finished")
                 folders = sorted(session.scalars(query))
@@ -279,11 +259,22 @@ class Dataflows:
         airflow = self.random.choice(list(self.town.airflows.values()))
         name = airflow.flow.name
         stage = self.random.choice([each.name for each in airflow.flow.stages if each.function])
-        slot = self.random.choice(self.slots(name))
+        slot = self.random.choice([each for each in self.slots(name) if (name, each) not in self.deleted])
         self._correct(name, stage, slot)
         for task in tasks_of(airflow):
             if task.key.run_id == run_id_of(name, slot, self.town) and task.key.task_id.split("-")[0] == stage:
                 airflow.clear_by_hand(task.key.run_id, task.key.task_id, task.key.map_index)
+
+    def edit(self):
+        """Other code, which makes other rows in one stage: a person has all runs computed again."""
+        name = self.random.choice(list(self.town.airflows))
+        airflow = self.town.airflows[name]
+        self.edits[name][self.random.choice(self.stages[name])] += 1
+        airflow.deployed = archive_of_edits(airflow.flow, self.edits[name])
+        for _, slot in sorted(each for each in self.deleted if each[0] == name):
+            self._start(name, slot)
+        for run_id in sorted(self._run_ids(name)):
+            airflow.clear_run_by_hand(run_id)
 
     def delete(self):
         airflow = self.random.choice(list(self.town.airflows.values()))
@@ -300,14 +291,16 @@ class Dataflows:
             airflow.forbidden = set(self.random.sample(list(self.town.airflows), 1)) - {airflow.flow.name}
 
     def wait(self):
-        self._pass(timedelta(hours=self.random.choice([2, 30, 24 * 10])))
+        later = self.town.now() + timedelta(hours=self.random.choice([2, 30, 24 * 10]))
+        for airflow in self.town.airflows.values():
+            airflow.time = later
 
     def lose_ledger(self):
         if self._is_inside:
             return
         self.town.ledger.close()
         self.town.ledger = self._new_ledger()
-        self.town.services = Services(ledger=self.town.ledger, store=self.town.store, now=self.town.now)
+        self._serve()
         for airflow in self.town.airflows.values():
             airflow.services, airflow.coordinator = self.town.services, coordinator_of(self.town.services)
         is_calm, self._is_calm = self._is_calm, True
@@ -324,14 +317,15 @@ class Dataflows:
             for slot in self.slots(name):
                 if run_id_of(name, slot, self.town) not in self._run_ids(name):
                     self._start(name, slot)
-        self.deleted.clear()
         for _ in range(ROUNDS):
             self.run()
-            failed = self._failed()
-            if not failed:
+            failed, of_nobody = self._failed(), self._unknown_to_all()
+            if not failed and not of_nobody:
                 break
             for airflow, task in failed:
                 self._follow(airflow, task)
+            for airflow, run_id in of_nobody:
+                airflow.clear_run_by_hand(run_id)
         if not self._left():
             return
         raise AssertionError(f"not healed: {self._left()}")
@@ -371,6 +365,14 @@ class Dataflows:
         return [
             (each, task) for each in airflows for task in tasks_of(each) if task.state in ("failed", "upstream_failed")
         ]
+
+    def _unknown_to_all(self):
+        """The open runs of which a rebuilt ledger does not know that results were there: a person clears them."""
+        if not self.lost or self._ledgers == 1 or self._failed():
+            return []
+        with self.town.ledger.transaction() as session:
+            rows = list(session.scalars(select(RunRow).where(RunRow.closed_at.is_(None)).order_by(RunRow.id)))
+        return [(self.town.airflows[row.dataflow], row.run_id) for row in rows]
 
     def _left(self):
         """What is not done: tasks, runs, results, versions that readers do not know."""
@@ -430,10 +432,9 @@ class Dataflows:
                 read = [each for of, other in self.epochs_read(name, slot) for each in rows(of, SINKS[of], other)]
                 if name in self.carries and slot[0] > 1:
                     read = [*read, *rows(name, last_stage, (slot[0] - 1, 0))]
-            size = self.town.airflows[name].flow.stage(stage).parallelism
-            epoch = epoch_of(slot)
-            own = [epoch, self.town.content[name].setdefault((stage, epoch), 0)]
-            return [hashed(json.dumps([stage, each, own]), read) for each in range(size)]
+            found, edits = self.town.content[name], self.edits[name][stage]
+            natures = [[stage, each, found.of(stage, epoch_of(slot), each)] for each in range(self._size(name, stage))]
+            return [hashed(json.dumps([*each, edits] if edits else each), read) for each in natures]
 
         return rows
 
@@ -509,13 +510,18 @@ class Dataflows:
     def _start(self, name, slot):
         airflow = self.town.airflows[name]
         airflow._verify_integrity(run_id_of(name, slot, self.town))
+        self.deleted.discard((name, slot))
 
     def _run_ids(self, name):
         return {key.run_id for key in self.town.airflows[name].tasks}
 
+    def _size(self, name, stage):
+        return self.town.airflows[name].flow.stage(stage).parallelism
+
     def _correct(self, name, stage, slot):
-        place = (stage, epoch_of(slot))
-        self.town.content[name][place] = self.town.content[name].setdefault(place, 0) + 1
+        subtasks = range(self._size(name, stage))
+        for subtask in self.random.choice([subtasks, [self.random.choice(subtasks)]]):
+            self.town.content[name].correct(stage, epoch_of(slot), subtask)
 
     def _step(self, airflow, task):
         airflow.time = max(self.town.now(), task.not_before or self.town.now())
@@ -524,22 +530,12 @@ class Dataflows:
         except Killed:  # in the answer to a failure
             airflow._retry(task, 0)
 
-    def _pass(self, time):
-        for airflow in self.town.airflows.values():
-            airflow.time = self.town.now()
-        for airflow in self.town.airflows.values():
-            airflow.time += time
-
     def _during(self, airflow, key):
         chance = 1.0 if self._is_calm or self._is_inside else self.random.random()
         if chance < 0.05:
             raise Killed
         if chance < 0.3:
-            self._is_inside = True
-            try:
-                self._act()
-            finally:
-                self._is_inside = False
+            self._act_inside()
             if chance < 0.15:
                 airflow.heartbeat(key)
 
@@ -561,12 +557,27 @@ class Dataflows:
             return bool(self.town.store.size(f"{folder}/manifest.json"))
         return False
 
-    def _point(self):
-        if self._is_calm or not self._kill_at:
+    def _point(self, *, is_locked):
+        if self._is_calm or self._stop_at == 0 or (self._stop_at == 1 and is_locked and not self._kills):
             return
-        self._kill_at -= 1
-        if not self._kill_at:
+        self._stop_at -= 1
+        if self._stop_at == 0 and self._kills:
             raise Killed
+        if self._stop_at == 0 and not self._is_inside:
+            self._act_inside()
+
+    def _act_inside(self):
+        self._is_inside = True
+        try:
+            self._act()
+        finally:
+            self._is_inside = False
+
+    def _serve(self):
+        town, ids = self.town, random.Random(self._ledgers)
+        self.town.services = Services(
+            ledger=town.ledger, store=town.store, now=town.now, new_uuid=lambda: UUID(int=ids.getrandbits(128))
+        )
 
     def _new_ledger(self):
         self._ledgers += 1

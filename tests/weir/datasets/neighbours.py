@@ -9,6 +9,7 @@ from tests.builders.ledgers import new_ledger
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.errors import Misconfigured
+from weir.formats.paths import folder_of
 from weir.ledger.database.tables import PublicationRow, ResultRow
 from weir.testing.fakes.airflow import FakeAirflow
 from weir.testing.fakes.engine import FakeEngine
@@ -43,6 +44,46 @@ def reader(name="report", **inputs):
             sink("made", "out"),
         ],
     )
+
+
+class WorldOfEpochs(dict):
+    """What the rows of a subtask depend on in an epoch, besides its inputs: how often they were corrected."""
+
+    epoch, subtask = "", 0
+
+    def get(self, stage, default=None):
+        return default if stage.startswith("schema of ") else self.of(stage, self.epoch, self.subtask)
+
+    def of(self, stage, epoch, subtask):
+        return [epoch, super().get((stage, epoch, subtask), 0)]
+
+    def correct(self, stage, epoch, subtask):
+        self[stage, epoch, subtask] = super().get((stage, epoch, subtask), 0) + 1
+
+
+class EngineOfEpochs(FakeEngine):
+    """Each epoch has other rows; `require_kept` is called after whatever happens while a job has read its inputs."""
+
+    def __init__(self, store, world, require_kept):
+        super().__init__(store, world)
+        self._require_kept = require_kept
+
+    def run(self, job, during=lambda: None):
+        self._world.epoch = job.epoch
+        files = [
+            file for stage in job.stages for each in stage.inputs for part in each.partitions for file in part.files
+        ]
+        folders = {folder_of(self._path(file)) for file in files}
+
+        def watched():
+            with self._require_kept(job.attempt, folders):
+                during()
+
+        return super().run(job, watched)
+
+    def _content(self, stage, contents):
+        self._world.subtask = stage.subtask
+        return super()._content(stage, contents)
 
 
 class NeighbouringAirflow(FakeAirflow):
