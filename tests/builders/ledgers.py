@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Dialect, Engine, create_engine, event, make_url
+from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool, Pool, QueuePool
 
 from weir.ledger.database.reading import is_reading, refuse_writing
 from weir.ledger.database.sqlite import begin, sqlite_engine
+from weir.ledger.database.tables import RunRow
 from weir.ledger.ledger import Ledger
+from weir.ledger.runs import dataflow_of
 
 _IN_MEMORY = Path("/dev/shm")  # where Linux keeps a file system in memory; used only if it is there
 
@@ -27,6 +30,43 @@ def new_ledger(path: Path) -> Ledger:
     """Open a new SQLite ledger at `path`; migrated once a process, then copied."""
     path.write_bytes(_empty_ledger())
     return copied_ledger(path)
+
+
+class StoppingLedger(Ledger):
+    """Calls `point` before and after the commit of each transaction that writes: a process may be killed there.
+
+    `crossed` are the pairs of dataflows that a transaction has locked, or of which it has changed rows of the other.
+    """
+
+    def __init__(self, engine: Engine, point: Callable[[bool], None]) -> None:
+        super().__init__(engine)
+        self._point = point
+        self._open: list[str] = []
+        self.crossed: list[tuple[str, str]] = []
+
+    @contextmanager
+    def transaction(self, dataflow: str | None = None) -> Iterator[Session]:
+        """Give a session as a ledger does; `point` gets whether the transaction is open still."""
+        if dataflow is None:
+            with super().transaction() as session:
+                yield session
+            return
+        self.crossed += [(each, dataflow) for each in self._open]
+        self._open.append(dataflow)
+        try:
+            with super().transaction(dataflow) as session:
+                event.listen(session, "before_flush", partial(self._flush, dataflow))
+                yield session
+                self._point(True)
+        finally:
+            self._open.remove(dataflow)
+        self._point(False)
+
+    def _flush(self, dataflow: str, session: Session, *_: Any) -> None:
+        for row in (*session.new, *session.dirty, *session.deleted):
+            run = row.id if isinstance(row, RunRow) else getattr(row, "run", None)
+            if run is not None and dataflow_of(run) != dataflow and session.is_modified(row):
+                self.crossed.append((dataflow, f"{type(row).__name__} of {run}"))
 
 
 def copied_ledger(path: Path) -> Ledger:

@@ -14,8 +14,8 @@ from datetime import timedelta
 from functools import cache, partial
 from uuid import UUID
 
-from sqlalchemy import event, select
-from tests.builders.ledgers import new_ledger
+from sqlalchemy import select
+from tests.builders.ledgers import StoppingLedger, new_ledger
 from tests.weir.datasets.neighbours import DAILY, HALF_DAILY, EngineOfEpochs, Neighbours, WorldOfEpochs
 
 from weir.assembly import coordinator_of
@@ -27,7 +27,6 @@ from weir.formats.manifest import parsed_digest
 from weir.ledger.database.dataset_tables import UntoldVersionRow
 from weir.ledger.database.tables import AttemptRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.leases import LEASE
-from weir.ledger.ledger import Ledger
 from weir.ledger.reads import resolved_inputs
 from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
@@ -73,40 +72,6 @@ CHAINS = (
     {"report": ["trips"], "summary": ["trips", "report"]},
     {"report": ["trips"], "summary": ["trips"]},
 )
-
-
-class MortalLedger(Ledger):
-    """Calls `point` before and after the commit of each transaction that writes.
-
-    `locked` are the dataflows whose transactions are open, `crossed` what concerned two dataflows.
-    """
-
-    def __init__(self, engine, point):
-        super().__init__(engine)
-        self.point, self.locked, self.crossed = point, [], []
-
-    @contextmanager
-    def transaction(self, dataflow=None):
-        if dataflow is None:
-            with super().transaction() as session:
-                yield session
-            return
-        self.crossed += [(each, dataflow) for each in self.locked]
-        self.locked.append(dataflow)
-        try:
-            with super().transaction(dataflow) as session:
-                event.listen(session, "before_flush", partial(self._flush, dataflow))
-                yield session
-                self.point(is_locked=True)
-        finally:
-            self.locked.remove(dataflow)
-        self.point(is_locked=False)
-
-    def _flush(self, dataflow, session, *_):
-        for row in (*session.new, *session.dirty, *session.deleted):
-            run = row.id if isinstance(row, RunRow) else getattr(row, "run", None)
-            if run is not None and run.partition("@")[0] != dataflow and session.is_modified(row):
-                self.crossed.append((dataflow, f"{type(row).__name__} of {run}"))
 
 
 class Dataflows:
@@ -557,8 +522,8 @@ class Dataflows:
             return bool(self.town.store.size(f"{folder}/manifest.json"))
         return False
 
-    def _point(self, *, is_locked):
-        if self._is_calm or self._stop_at == 0 or (self._stop_at == 1 and is_locked and not self._kills):
+    def _point(self, is_open):
+        if self._is_calm or self._stop_at == 0 or (self._stop_at == 1 and is_open and not self._kills):
             return
         self._stop_at -= 1
         if self._stop_at == 0 and self._kills:
@@ -581,7 +546,7 @@ class Dataflows:
 
     def _new_ledger(self):
         self._ledgers += 1
-        return MortalLedger(new_ledger(self.folder / f"ledger{self._ledgers}.db")._engine, self._point)
+        return StoppingLedger(new_ledger(self.folder / f"ledger{self._ledgers}.db")._engine, self._point)
 
 
 def hashed(own, read):
