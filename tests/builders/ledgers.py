@@ -38,7 +38,7 @@ class StoppingLedger(Ledger):
     `crossed` are the pairs of dataflows that a transaction has locked, or of which it has changed rows of the other.
     """
 
-    def __init__(self, engine: Engine, point: Callable[[bool], None]) -> None:
+    def __init__(self, engine: Engine, point: Callable[[str, bool], None]) -> None:
         super().__init__(engine)
         self._point = point
         self._open: list[str] = []
@@ -46,7 +46,7 @@ class StoppingLedger(Ledger):
 
     @contextmanager
     def transaction(self, dataflow: str | None = None) -> Iterator[Session]:
-        """Give a session as a ledger does; `point` gets whether the transaction is open still."""
+        """Give a session as a ledger does; `point` gets the dataflow, and whether its transaction is open still."""
         if dataflow is None:
             with super().transaction() as session:
                 yield session
@@ -57,10 +57,10 @@ class StoppingLedger(Ledger):
             with super().transaction(dataflow) as session:
                 event.listen(session, "before_flush", partial(self._flush, dataflow))
                 yield session
-                self._point(True)
+                self._point(dataflow, True)
         finally:
             self._open.remove(dataflow)
-        self._point(False)
+        self._point(dataflow, False)
 
     def _flush(self, dataflow: str, session: Session, *_: Any) -> None:
         for row in (*session.new, *session.dirty, *session.deleted):

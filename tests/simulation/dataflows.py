@@ -46,6 +46,9 @@ MOST_STEPS = 400
 STOP_WITHIN = 40
 """A process is killed or interrupted at one of so many next points: before or after the end of a transaction."""
 
+FOREIGN_KILLS, FOREIGN_INTERRUPTIONS = 0.08, 0.2
+"""How often, where it is a transaction of another dataflow than that of the task: most faults are there."""
+
 VERBS = {
     "start": 4,
     "take_steps": 12,
@@ -81,7 +84,7 @@ class Dataflows:
         self.random, self.folder = random.Random(seed), folder
         self.story, self.broken, self.lost, self.deleted = [], [], set(), set()
         self._is_calm, self._is_inside, self._ledgers = False, False, 0
-        self._stop_at, self._kills = 0, True
+        self._stop_at, self._kills, self._stepping = 0, None, ""
         self.reads = self._drawn_reads()
         self.stages = {name: names if self.random.random() < 0.4 else names[:1] for name, names in STAGES.items()}
         self.sizes = {name: self.random.choice([1, 1, 1, 2]) for name in STAGES}
@@ -490,10 +493,13 @@ class Dataflows:
 
     def _step(self, airflow, task):
         airflow.time = max(self.town.now(), task.not_before or self.town.now())
+        before, self._stepping = self._stepping, airflow.flow.name
         try:
             airflow.step(task)
         except Killed:  # in the answer to a failure
             airflow._retry(task, 0)
+        finally:
+            self._stepping = before
 
     def _during(self, airflow, key):
         chance = 1.0 if self._is_calm or self._is_inside else self.random.random()
@@ -522,13 +528,19 @@ class Dataflows:
             return bool(self.town.store.size(f"{folder}/manifest.json"))
         return False
 
-    def _point(self, is_open):
-        if self._is_calm or self._stop_at == 0 or (self._stop_at == 1 and is_open and not self._kills):
+    def _point(self, dataflow, is_open):
+        """Be killed or interrupted here: by what was drawn, or where a process does something for another dataflow."""
+        if self._is_calm:
             return
-        self._stop_at -= 1
-        if self._stop_at == 0 and self._kills:
+        is_foreign = self._stepping not in (dataflow, "")
+        chance = self.random.random() if is_foreign else 1.0
+        self._stop_at = max(self._stop_at - 1, 0) if not is_open or self._kills else self._stop_at
+        is_now = self._stop_at == 0 and self._kills is not None
+        if chance < FOREIGN_KILLS or (is_now and self._kills):
+            self._kills = None
             raise Killed
-        if self._stop_at == 0 and not self._is_inside:
+        if not is_open and not self._is_inside and (is_now or chance < FOREIGN_INTERRUPTIONS):
+            self._kills = None
             self._act_inside()
 
     def _act_inside(self):
