@@ -10,6 +10,7 @@ before Weir's stays a person's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from sqlalchemy import select
@@ -60,7 +61,7 @@ def _deliver_once(services: Services, clearer: Clearer, dataflow: str | None) ->
         batch = list(rows)
         _count_sends(services, batch)
         try:
-            answers = clearer.clear([_item(row) for row in batch])
+            answers = _cleared(clearer, [_item(row) for row in batch])
         except WeirError as error:
             refused.append(error)  # the clears of other DAGs may still be possible
             continue
@@ -68,6 +69,15 @@ def _deliver_once(services: Services, clearer: Clearer, dataflow: str | None) ->
     if refused:
         raise refused[0]
     return done
+
+
+def _cleared(clearer: Clearer, items: Sequence[ClearItem]) -> list[ClearAnswer]:
+    """Clear; of a task that Airflow has mapped since the tries that the ledger knows, its first index."""
+    answers = clearer.clear(items)
+    gone = [each.item for each in answers if each.state in NOT_IN_AIRFLOW and each.item.map_index < 0]
+    mapped = clearer.clear([replace(each, map_index=0) for each in gone]) if gone else ()
+    there = {of: each for of, each in zip(gone, mapped, strict=True) if each.state not in NOT_IN_AIRFLOW}
+    return [there.get(each.item, each) for each in answers]
 
 
 def _item(row: PendingClearRow) -> ClearItem:
@@ -114,7 +124,7 @@ def _recorded(
     if fresh is not None and not answer.cleared:
         fresh.sends -= 1  # this delivery has done nothing
     if fresh is not None and fresh.settled_at is None:
-        fresh.outcome, fresh.found_try = outcome, answer.try_number
+        fresh.outcome, fresh.found_try, fresh.map_index = outcome, answer.try_number, answer.item.map_index
         fresh.settled_at = services.now() if settlement.is_settled else None
         fresh.expected_try = answer.try_number if settlement is ClearOutcome.UNSEEN else fresh.expected_try
         is_itself = settlement is ClearOutcome.UNFINISHED and answer.try_number == row.expected_try
@@ -123,7 +133,8 @@ def _recorded(
         # A try that runs is no repair: no newer try is to be awaited. One does follow where it has been cleared
         # already, so that it has no state, and where Airflow retries it, though a rebuild has fenced it.
         fresh.is_void = is_itself and answer.state not in (*_YET_TO_START, None, "up_for_retry")
-    return DeliveredClear(TaskKey(row.dag_id, row.run_id, row.task_id, row.map_index), settlement, outcome, row.reason)
+    task = TaskKey(row.dag_id, row.run_id, row.task_id, answer.item.map_index)
+    return DeliveredClear(task, settlement, outcome, row.reason)
 
 
 def _is_ending(session: Session, row: PendingClearRow, answer: ClearAnswer) -> bool:

@@ -135,6 +135,24 @@ def test_clears_find_task_instances_whose_tries_only_the_lost_ledger_knew(green)
     assert published(green.store, "ladder", "delays", "20130101T000000Z").version == 2
 
 
+@pytest.mark.parametrize("is_rebuilt", [False, True])
+def test_a_clear_finds_the_task_instance_of_a_subtask_whose_task_has_become_mapped(tmp_path, is_rebuilt):
+    world = World(tmp_path, ladder(1))
+    run = world.run_first(1)
+    world.airflow.deploy(ladder(3))
+    world.airflow.clear_run_by_hand(run)
+    world.airflow.run_until_quiet()
+    if is_rebuilt:
+        world.lose_ledger()
+        rebuild(world.services)
+    lose(world, "clean", 0)
+    world.airflow.clear_by_hand(run, "joined", 0)
+    tries = world.airflow.task(run, "raw-clean", 0).try_number
+    world.airflow.run_until_quiet()
+    assert world.airflow.task(run, "raw-clean", 0).try_number == tries + 1
+    assert set(world.airflow.states().values()) == {"success", "removed"}
+
+
 def test_an_older_attempt_is_fenced(green):
     task = green.airflow.task(green.run, "weather")
     green.airflow.clear_by_hand(green.run, "weather")
