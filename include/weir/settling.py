@@ -17,6 +17,7 @@ from weir.coordination.run_records import write_records
 from weir.coordination.services import Services
 from weir.coordination.settled import Due, Settled
 from weir.errors import LedgerBehind, Misconfigured, Retryable
+from weir.ledger.clears import cleared_without_try
 from weir.ledger.leases import drop_expired
 from weir.ledger.publications import has_late_runs, note_late_runs
 from weir.ledger.runs import newest_dataflow_settings
@@ -24,6 +25,7 @@ from weir.notifications.delivery import AirflowContext, Hung, forget
 from weir.notifications.delivery import deliver as deliver_notifications
 from weir.rebuild.catching_up import catch_up
 from weir.recovery import pending_clears
+from weir.recovery.awaiting import tell_of_gone
 from weir.recovery.datasets import tell_readers
 from weir.retention.checkpoints import maintain_checkpoints, maintain_outdated
 from weir.retention.deletion_queries import runs_not_kept, runs_to_release
@@ -31,6 +33,8 @@ from weir.retention.release import Deleted, delete_released, release
 from weir.retention.versions import expire_versions
 from weir.sinks.delivery import TOLD_AFTER, Silence, unprepared
 from weir.sinks.delivery import deliver as deliver_versions
+from weir.topology.ids import RunId
+from weir.topology.regions import RegionId
 from weir.units import format_size
 
 
@@ -44,6 +48,8 @@ class Settling:
     def settle(self, dataflow: str | None, due: Due) -> Settled:
         """Settle what is due of a dataflow; clears also of all dataflows (None). What fails is in the answer."""
         settled = Settled()
+        if due.clears and due.is_thorough:
+            self.tell_of_gone_tasks(dataflow, settled)
         if due.clears:
             with settled.trying("pending clears"):
                 self.deliver_clears(dataflow, settled)
@@ -67,6 +73,16 @@ class Settling:
         """Have a ledger that has lost commits catch up with the store. Raises Misconfigured or Retryable."""
         done = catch_up(self._services, dataflow)
         return "Another process had the ledger catch up meanwhile" if done is None else done
+
+    def tell_of_gone_tasks(self, dataflow: str | None, settled: Settled) -> None:
+        """Have runs closed again of which Airflow has lost a task that was cleared: their closing task says so."""
+        cleared: dict[RunId, set[RegionId]] = {}
+        with settled.trying("cleared tasks"), self._services.ledger.transaction() as session:
+            cleared = cleared_without_try(session, dataflow)
+        for run, regions in cleared.items():
+            with settled.trying(run):
+                if said := tell_of_gone(self._services, run, regions, self._airflow()):
+                    settled.done[run] = said
 
     def deliver_clears(self, dataflow: str | None, settled: Settled) -> None:
         """Deliver pending clears to Airflow. Raises Retryable or Misconfigured; those that it has not taken remain."""

@@ -31,6 +31,7 @@ FULL_SWEEP = timedelta(days=1)
 
 _STORE = "the store"
 
+CLEARS: Final = Due(clears=True, is_thorough=True)
 RESULTS: Final = Due(runs=None, readers=True, is_thorough=True)
 RECEIVERS: Final = Due(receivers=True, is_thorough=True)
 TARGETS: Final = Due(targets=True, is_thorough=True)

@@ -194,7 +194,8 @@ def _book_plan(
 def give_up(session: Session, services: Services, row: AttemptRow) -> None:
     """Record that a failed attempt is followed by no other one; a clear and a notification follow from that."""
     row.state = AttemptState.FAILED.value
-    add_clear_of_closing(session, services, row)
+    why = f"{RegionId(row.region, row.subtask)} has failed for good"
+    add_clear_of_closing(session, services, row.run, why)
     event = _failed_for_good(session.get_one(RunRow, row.run), row)
     tell_incident(session, row.run, event, services.now(), clear_number=times_cleared(session, row.run))
 

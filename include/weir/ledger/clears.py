@@ -6,17 +6,19 @@ have followed it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime
 
-from sqlalchemy import bindparam, exists, func, insert, select, update
+from sqlalchemy import ColumnElement, bindparam, exists, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from weir.code.generation_rules import RepairCode
 from weir.execution.run_state import CLOSE
-from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow
+from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow, RunRow
 from weir.ledger.results import newest_result
 from weir.ledger.runs import Run
+from weir.topology.ids import RunId
 from weir.topology.regions import RegionId
 
 _ANY_OPEN = select(PendingClearRow.__table__.c.id).where(PendingClearRow.__table__.c.settled_at.is_(None)).limit(1)
@@ -184,23 +186,31 @@ def expect_again(session: Session, run: str, region: RegionId, try_number: int) 
 
 def owe_again(session: Session, dataflow: str) -> None:
     """Have Airflow, which may have lost them, asked again for the delivered clears that no try has come of."""
+    session.execute(
+        update(PendingClearRow)
+        .where(PendingClearRow.dataflow == dataflow, PendingClearRow.sends > 0, *_without_try())
+        .values(settled_at=None)
+    )
+
+
+def cleared_without_try(session: Session, dataflow: str | None) -> dict[RunId, set[RegionId]]:
+    """Return the regions that were cleared, and of which no newer try has begun, by run that is not closed."""
+    is_open = RunRow.closed_at.is_(None) & RunRow.has_dag_run & RunRow.expired_at.is_(None)
+    query = select(PendingClearRow).join(RunRow, RunRow.id == PendingClearRow.run).where(is_open, *_without_try())
+    found: dict[RunId, set[RegionId]] = defaultdict(set)
+    for row in session.scalars(query if dataflow is None else query.where(PendingClearRow.dataflow == dataflow)):
+        found[RunId(row.run)].add(RegionId(row.region, row.subtask))
+    return found
+
+
+def _without_try() -> tuple[ColumnElement[bool], ...]:
     of_region = (
         (AttemptRow.run == PendingClearRow.run)
         & (AttemptRow.region == PendingClearRow.region)
         & (AttemptRow.subtask == PendingClearRow.subtask)
     )
     newer = exists().where(of_region, AttemptRow.is_of_dag_run, AttemptRow.try_number > PendingClearRow.expected_try)
-    session.execute(
-        update(PendingClearRow)
-        .where(
-            PendingClearRow.dataflow == dataflow,
-            PendingClearRow.sends > 0,
-            PendingClearRow.settled_at.is_not(None),
-            PendingClearRow.is_void.is_(False),
-            ~newer,
-        )
-        .values(settled_at=None)
-    )
+    return PendingClearRow.settled_at.is_not(None), PendingClearRow.is_void.is_(False), ~newer
 
 
 def clears_of_run(session: Session, run: str) -> list[PendingClearRow]:

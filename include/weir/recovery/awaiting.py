@@ -26,8 +26,9 @@ from weir.ledger.database.tables import AttemptRow, PendingClearRow
 from weir.ledger.runs import Run, run_by_id
 from weir.ledger.snapshot import run_state
 from weir.recovery.expansion import Wanted, as_airflow_makes_them
+from weir.recovery.reconcile import add_clear_of_closing
 from weir.restarts.delays import FIRST_WAIT, LONGEST_WAIT
-from weir.topology.ids import OWN_RUN
+from weir.topology.ids import OWN_RUN, RunId
 from weir.topology.regions import RegionId
 
 DELETED = "Airflow's DagRun was deleted: "
@@ -115,6 +116,28 @@ def require_running(session: Session, attempt: str, resolved: str) -> AttemptRow
     if row is None or row.state != AttemptState.RUNNING.value:
         raise Fenced.of("recovery.ended_while_resolving", attempt=attempt, resolved=resolved)
     return row
+
+
+def tell_of_gone(services: Services, name: RunId, cleared: Collection[RegionId], clearer: Clearer) -> str:
+    """Have a run closed again of which Airflow has lost the task of a `cleared` region, and say so; else return "".
+
+    The closing task fails and says what to type: no other task may need what is missing. Raises Retryable or
+    Misconfigured as the clearer does.
+    """
+    with services.ledger.transaction() as session:
+        run = run_by_id(session, name)
+        asked = [_asked(session, run, region) for region in sorted({*cleared, CLOSE})]
+    answers = as_airflow_makes_them(
+        clearer, [each.wanted for each in asked], clearer.inspect([each.item for each in asked])
+    )
+    states = {each.region: answer.state for each, answer in zip(asked, answers, strict=True)}
+    gone = [str(region) for region, state in states.items() if state in NOT_IN_AIRFLOW]
+    if not gone or states[CLOSE] != "success":
+        return ""
+    why = f"Airflow has no {', '.join(gone)} any more"
+    with services.ledger.transaction(run.dataflow.name) as session:
+        is_cleared = add_clear_of_closing(session, services, run.id, why)
+    return f"{why}: {CLOSE.name} is cleared, and says what to do" if is_cleared else ""
 
 
 def wait_for(row: AttemptRow, reason: str, registered: Registered) -> Awaiting:

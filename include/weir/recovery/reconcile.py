@@ -251,19 +251,21 @@ def _is_new(result: CurrentResult) -> Change:
     return result.result, f"weir: {result.partition} is new"
 
 
-def add_clear_of_closing(session: Session, services: Services, row: AttemptRow) -> None:
-    """Add the clear of a closing task that has succeeded, since an attempt in its run has failed finally.
+def add_clear_of_closing(session: Session, services: Services, name: str, why: str) -> bool:
+    """Clear a closing task that has succeeded, since no task makes what its run lacks; report whether it is to be.
 
     A run that was closed is open again if results of it became stale, or are to be published again. What Weir has
     cleared to recompute them is no leaf of the DagRun: without the closing task, which fails then, Airflow would call
     the DagRun a success.
     """
-    run = run_by_id(session, row.run)
-    closing = attempts_of(session, row.run, CLOSE)
+    run = run_by_id(session, name)
+    closing = attempts_of(session, run.id, CLOSE)
     has_closed = bool(closing) and closing[-1].state == AttemptState.COMMITTED.value
-    if has_closed and session.get_one(RunRow, row.run).closed_at is None and clears_consumers(run.topology):
-        reason = f"weir: {RegionId(row.region, row.subtask)} has failed for good, and this run is no longer closed"
-        add_pending_clear(session, run, CLOSE, closing[-1].try_number, reason, services.now())
+    if not has_closed or session.get_one(RunRow, run.id).closed_at or not clears_consumers(run.topology):
+        return False
+    reason = f"weir: {why}, and this run is no longer closed"
+    add_pending_clear(session, run, CLOSE, closing[-1].try_number, reason, services.now())
+    return True
 
 
 def note_whether_closed(session: Session, services: Services, run: Run, topology: Topology) -> None:

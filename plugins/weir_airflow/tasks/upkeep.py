@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import get_current_context
 
 from weir.attempts.notes import annotate_healed_runs, annotate_open_runs
-from weir.coordination.settled import CLEARS, Settled
+from weir.coordination.settled import Settled
 from weir.settling import Settling
 from weir.telemetry.gauges import gauges_everywhere
 from weir.upkeep import (
+    CLEARS,
     look_for_late_files_everywhere,
     release_and_deliver,
     scrub_everywhere,

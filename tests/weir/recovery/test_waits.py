@@ -8,8 +8,10 @@ from tests.weir.keeping import aircraft
 from tests.weir.recovery.overtaking import next_try
 
 from weir.attempts.waiting import WaitingAttempts
+from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
 from weir.ledger.database.tables import AttemptRow, RunRow
-from weir.ledger.runs import run_by_id
+from weir.ledger.runs import run_by_id, run_key
+from weir.recovery.adopt import adopt
 from weir.recovery.awaiting import awaited_status
 from weir.testing.fakes.airflow import Killed
 from weir.topology.regions import RegionId
@@ -179,3 +181,45 @@ def test_what_airflow_says_of_a_region_voids_no_try_that_has_begun_or_committed_
     with world.ledger.transaction() as session:
         rows = session.scalars(select(AttemptRow).where(AttemptRow.region == "weather").order_by(AttemptRow.try_number))
         assert [row.state for row in rows] == MEANWHILE[happened]
+
+
+def counted(*sinks):
+    """Counts that go on from those of the day before; their task is named by all that they are published as."""
+    counts = Stage(
+        "counts", "pipelines.ladder:counts", {"day": blocking("day"), "before": previous("counts", schema="k bigint")}
+    )
+    return Dataflow(
+        "ladder", [source("day", "pipelines.ladder:day"), counts, *(sink("counts", each) for each in sinks)]
+    )
+
+
+@pytest.mark.parametrize("is_first_deleted", [True, False])
+def test_a_run_of_which_airflow_has_lost_a_cleared_task_that_no_task_awaits_fails_and_says_what_to_type(
+    world, is_first_deleted
+):
+    world.airflow.deploy(counted("known", "others"))
+    world.run_days(1, 2)
+    world.airflow.deploy(counted("known"))
+    world.content["day"] = 1
+    if is_first_deleted:
+        world.airflow.delete(FIRST)
+        world.airflow.dag_run(1)
+    else:
+        adopt(world.services, run_key("ladder", "20130101T000000Z"))
+        world.airflow.clear_run_by_hand(FIRST)
+    world.airflow.run_until_quiet()
+    assert set(world.airflow.states().values()) <= {"success", "removed"}
+
+    world.airflow.deliver_clears()
+    world.airflow.run_until_quiet()
+    closing = world.airflow.task(SECOND, "weir_close")
+    assert closing.state == "failed"
+    assert "no task instance of counts-known-others[0] any more" in closing.failed_because
+    assert "`weir run adopt ladder@20130102T000000Z`" in closing.failed_because
+
+    adopt(world.services, run_key("ladder", "20130102T000000Z"))
+    world.airflow.clear_run_by_hand(SECOND)
+    world.airflow.run_until_quiet()
+    world.airflow.deliver_clears()
+    world.airflow.run_until_quiet()
+    assert set(world.airflow.states().values()) <= {"success", "removed"}

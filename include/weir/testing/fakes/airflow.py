@@ -15,7 +15,7 @@ from weir.attempts.failing import Users
 from weir.code.archive import Archive
 from weir.coordination.airflow import ClearAnswer, ClearItem, OpenRun, SeenDag, SeenRun
 from weir.coordination.services import Services
-from weir.coordination.settled import CLEARS, Due, Settled
+from weir.coordination.settled import Due, Settled
 from weir.coordination.values import BeginRequest, DeliveredClear, TaskKey
 from weir.dataflow import Dataflow
 from weir.errors import Retryable
@@ -40,6 +40,7 @@ from weir.testing.fakes.task_ports import (
     run_task,
 )
 from weir.topology.regions import Topology
+from weir.upkeep import CLEARS
 
 FINISHED = frozenset({"success", "failed", "skipped", "upstream_failed"})
 FAILED = frozenset({"failed", "upstream_failed"})
