@@ -149,7 +149,12 @@ class Dataflows:
         for airflow in self.town.airflows.values():  # which epoch is the first is not drawn: readers depend on it
             self._start(airflow.flow.name, self.slots(airflow.flow.name)[0])
             self._step(airflow, min(airflow._runnable(), key=lambda task: str(task.key)))
-        for _ in range(self.random.randint(6, 26)):
+        if self.random.random() < 0.5:  # what has ended is not looked at by its own tasks any more
+            self.heal()
+            self._is_calm = False
+            self.correct()
+            self.take_steps()
+        for _ in range(self.random.randint(4, 20)):
             self._act()
 
     def _act(self):
