@@ -13,6 +13,7 @@ from tests.weir.small_dataflow import World
 
 from weir.dataflow import Dataflow, Stage, blocking, keyed_state, list_state, previous, sink, source
 from weir.errors import Misconfigured, WeirError
+from weir.execution.run_state import CLOSE
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.runs import run_by_id, topology_of
 from weir.ledger.snapshot import run_state
@@ -76,7 +77,7 @@ class MovedRuns:
         self.random, self.folder = random.Random(seed), folder
         self.shape = self._drawn_shape()
         self.world = World(folder / "world", flow_of(self.shape))
-        self.days, self.deleted, self.moved = 0, set(), set()
+        self.days, self.deleted, self.moved, self.to_close = 0, set(), set(), set()
         self._is_calm = self._is_inside = False
         self.airflow.during = self._during
 
@@ -91,13 +92,15 @@ class MovedRuns:
             self._act()
 
     def heal(self):
-        """Have a person do what errors ask for, and clear what was moved and is not whole; nothing happens beside."""
+        """Have a person do what errors and rebuilds ask for, and clear what was moved and is not whole, undisturbed."""
         self._is_calm = True
         for run_id in sorted(self.deleted):
             self.airflow.dag_run(int(run_id[-2:]))
         self.run()
         for run in sorted(self.moved & self.open_runs().keys()):
             self.airflow.clear_run_by_hand(run_id_of(run))
+        for run_id in sorted(self.to_close & {*self._run_ids()}):
+            self.airflow.clear_by_hand(run_id, CLOSE.name)
         for _ in range(ROUNDS):
             self.run()
             settle_everywhere(self.world.services, RESULTS)
@@ -226,7 +229,8 @@ class MovedRuns:
         if not self._is_inside:
             self.world.lose_ledger()
             if self.random.random() < 0.6 and self._begun():
-                rebuild(self.world.services)
+                built = [run for each in rebuild(self.world.services) for run in each.runs]
+                self.to_close |= {run.run_id for run in built if run.is_outdated}
 
     def take_steps(self):
         for _ in range(self.random.choice([1, 3, 8, 15])):
