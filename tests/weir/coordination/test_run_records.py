@@ -61,7 +61,7 @@ def test_an_attempt_whose_run_has_no_record_does_not_compute(world):
     assert not any(path.name == "manifest.json" for path in (world.folder / "store").rglob("*"))
     world.airflow.run_until_quiet()
     assert set(world.airflow.states().values()) == {"success"}
-    assert known(world) == (replace(stored(world), revision=0), False)
+    assert known(world) == (replace(stored(world), revision=0, ledger=""), False)
 
 
 def test_whoever_comes_by_writes_a_record_that_is_due(world):
@@ -72,7 +72,7 @@ def test_whoever_comes_by_writes_a_record_that_is_due(world):
     assert is_due
     assert (record.pinned, stored(world).pinned) == (None, {**pinned_json(ladder(), {}), ZONE: "UTC", CADENCE: DAILY})
     settle_everywhere(world.services, RESULTS).require_whole()
-    assert known(world) == (replace(stored(world), revision=0), False)
+    assert known(world) == (replace(stored(world), revision=0, ledger=""), False)
     assert len(stored(world).abandoned) == len(record.abandoned) > 0
     assert write_records(world.services, "ladder") == 0
 
@@ -175,4 +175,4 @@ def test_nobody_waits_for_the_store_when_a_run_is_adopted_and_a_savepoint_made(w
     adopt(world.services, RUN)
     world.airflow.clear_run_by_hand("scheduled__2013-01-01")
     world.airflow.run_until_quiet()
-    assert known(world) == (replace(stored(world), revision=0), False)
+    assert known(world) == (replace(stored(world), revision=0, ledger=""), False)
