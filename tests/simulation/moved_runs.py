@@ -295,7 +295,8 @@ class MovedRuns:
             _, is_asked, run = task.failed_because.partition("`weir run adopt ")
             if is_asked:
                 run = run.partition("`")[0]
-                adopt(self.world.services, run, discards=True)
+                with suppress(Misconfigured):  # the ledger was lost since, and does not know it
+                    adopt(self.world.services, run, discards=True)
                 self.airflow.clear_run_by_hand(run_id_of(run))
                 break
         self._clear_some(failed, [len(failed)])

@@ -66,11 +66,7 @@ def require_own_ledger(services: Services, dataflow: str) -> None:
     with services.ledger.transaction() as session:
         known = set(session.scalars(select(RunRow.epoch).where(RunRow.dataflow == dataflow)))
     for other in ledgers_of(services.store, dataflow, known) - {services.ledger.id()}:
-        raise _of_other_ledger(services, dataflow, other)
-
-
-def _of_other_ledger(services: Services, dataflow: str, other: str) -> Misconfigured:
-    return Misconfigured.of("ledger.of_other_ledger", dataflow=dataflow, other=other, own=services.ledger.id())
+        raise Misconfigured.of("ledger.of_other_ledger", dataflow=dataflow, other=other, own=services.ledger.id())
 
 
 def require_not_behind(services: Services, dataflow: str) -> None:
@@ -158,15 +154,10 @@ def require_closes_known(services: Services, dataflow: str, clearer: Clearer) ->
 
 
 def require_known_versions(services: Services, dataflow: str, unknown: Iterable[str]) -> None:
-    """Raise LedgerBehind for a published version that the ledger does not know, if its pointer can be read.
-
-    Raises Misconfigured for one of another ledger.
-    """
+    """Raise LedgerBehind for a published version that the ledger does not know, if its pointer can be read."""
     for path in sorted(unknown):
         pointer = _read(services, path, pointer_from_json)
         if pointer is not None:
-            if pointer.ledger != services.ledger.id():
-                raise _of_other_ledger(services, dataflow, pointer.ledger)
             services.ledger.saw(dataflow, pointer.revision)
             raise services.ledger.behind(dataflow, Message("coordination.version_unknown", path=path))
 

@@ -195,7 +195,7 @@ def owe_again(session: Session, dataflow: str) -> None:
 
 def cleared_without_try(session: Session, dataflow: str | None) -> dict[RunId, set[RegionId]]:
     """Return the regions that were cleared, and of which no newer try has begun, by run that is not closed."""
-    is_open = RunRow.closed_at.is_(None) & RunRow.has_dag_run & RunRow.expired_at.is_(None)
+    is_open = RunRow.closed_at.is_(None) & RunRow.is_pinned & RunRow.has_dag_run & RunRow.expired_at.is_(None)
     query = select(PendingClearRow).join(RunRow, RunRow.id == PendingClearRow.run).where(is_open, *_without_try())
     found: dict[RunId, set[RegionId]] = defaultdict(set)
     for row in session.scalars(query if dataflow is None else query.where(PendingClearRow.dataflow == dataflow)):

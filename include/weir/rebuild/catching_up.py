@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from weir.coordination.evidence import require_own_ledger
 from weir.coordination.importing import stop_running
 from weir.coordination.services import Services
 from weir.execution.run_state import CLOSE
@@ -31,10 +30,9 @@ _REASON = "weir: the ledger had lost commits of this run and has caught up with 
 def catch_up(services: Services, dataflow: str) -> str | None:
     """Have the ledger catch up with the store, and say what it had not known; None if another process has done so.
 
-    Raises Misconfigured where there is no store, or another ledger has the dataflow, and Retryable.
+    Raises Misconfigured where there is no store, and Retryable.
     """
     store_id = present_store(services)
-    require_own_ledger(services, dataflow)
     with services.ledger.catching_up():
         with services.ledger.transaction(dataflow) as session:
             ensure_dataflow(session, dataflow, store_id).is_behind = True

@@ -126,7 +126,9 @@ def tell_of_gone(services: Services, name: RunId, cleared: Collection[RegionId],
     """
     with services.ledger.transaction() as session:
         run = run_by_id(session, name)
-        asked = [_asked(session, run, region) for region in sorted({*cleared, CLOSE})]
+        # A later run may have had a region cleared before this one was pinned, to a declaration without it.
+        known = sorted({CLOSE, *filter(run.topology.knows, cleared)})
+        asked = [_asked(session, run, region) for region in known]
     answers = as_airflow_makes_them(
         clearer, [each.wanted for each in asked], clearer.inspect([each.item for each in asked])
     )

@@ -12,7 +12,7 @@ from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.runs import run_by_id, run_key
 from weir.recovery.adopt import adopt
-from weir.recovery.awaiting import awaited_status
+from weir.recovery.awaiting import awaited_status, tell_of_gone
 from weir.testing.fakes.airflow import Killed
 from weir.topology.regions import RegionId
 
@@ -223,3 +223,11 @@ def test_a_run_of_which_airflow_has_lost_a_cleared_task_that_no_task_awaits_fail
     world.airflow.deliver_clears()
     world.airflow.run_until_quiet()
     assert set(world.airflow.states().values()) <= {"success", "removed"}
+
+
+def test_a_region_that_was_cleared_before_its_run_was_pinned_to_a_declaration_without_it_is_not_asked_for(world):
+    world.run_first(1)
+    run = run_key("ladder", "20130101T000000Z")
+    with world.ledger.transaction("ladder") as session:
+        session.get_one(RunRow, run).closed_at = None
+    assert tell_of_gone(world.services, run, {RegionId("former", 0)}, world.airflow) == ""
