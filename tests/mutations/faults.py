@@ -518,7 +518,7 @@ DATASETS: Final = (
     for reader, group in readers.items():
         with services.ledger.transaction(reader) as session:
             for run in group:
-                _compare(session, services, run)
+                compare(session, services, run)
     if untold:
         with services.ledger.transaction(dataflow) as session:
             note_told(session, untold)
@@ -530,7 +530,7 @@ DATASETS: Final = (
     for reader, group in readers.items():
         with services.ledger.transaction(reader) as session:
             for run in group:
-                _compare(session, services, run)
+                compare(session, services, run)
 """,
         "A process that is killed between the two leaves readers with rows of an older version.",
     ),
@@ -586,8 +586,8 @@ DATASETS: Final = (
     _fault(
         "a-version-is-read-before-it-is-complete",
         f"{LEDGER}publications",
-        "        .where(PublicationRow.published_at.is_not(None), PublicationRow.expiring_at.is_(None))\n",
-        "        .where(PublicationRow.expiring_at.is_(None))\n",
+        "    PublicationRow.published_at.is_not(None), PublicationRow.expiring_at.is_(None), PublicationRow",
+        "    PublicationRow.expiring_at.is_(None), PublicationRow",
         "Readers get a version of which only the number is assigned.",
     ),
     _fault(
@@ -628,8 +628,8 @@ DATASETS: Final = (
     _fault(
         "a-rebuilt-ledger-compares-no-reader",
         f"{REBUILD}rebuild",
-        "        if record.datasets:\n            compare_rebuilt(session, services, record.run)\n",
-        "        if record.datasets and is_catching_up:\n            compare_rebuilt(session, services, record.run)\n",
+        "        if record.datasets:\n            compare(",
+        "        if record.datasets and is_catching_up:\n            compare(",
         "Readers that the lost ledger had yet to compare keep rows of an older version.",
     ),
 )
