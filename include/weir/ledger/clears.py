@@ -196,9 +196,11 @@ def owe_again(session: Session, dataflow: str) -> None:
 def cleared_without_try(session: Session, dataflow: str | None) -> dict[RunId, set[RegionId]]:
     """Return the regions that were cleared, and of which no newer try has begun, by run that is not closed."""
     is_open = RunRow.closed_at.is_(None) & RunRow.is_pinned & RunRow.has_dag_run & RunRow.expired_at.is_(None)
-    query = select(PendingClearRow).join(RunRow, RunRow.id == PendingClearRow.run).where(is_open, *_without_try())
+    query = select(RunRow.id).where(is_open)
+    runs = session.scalars(query if dataflow is None else query.where(RunRow.dataflow == dataflow)).all()
+    cleared = select(PendingClearRow).where(PendingClearRow.run.in_(runs), *_without_try()) if runs else None
     found: dict[RunId, set[RegionId]] = defaultdict(set)
-    for row in session.scalars(query if dataflow is None else query.where(PendingClearRow.dataflow == dataflow)):
+    for row in () if cleared is None else session.scalars(cleared):
         found[RunId(row.run)].add(RegionId(row.region, row.subtask))
     return found
 
