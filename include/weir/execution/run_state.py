@@ -17,6 +17,7 @@ from itertools import chain
 from typing import Any, Final, TypeVar
 
 from weir.code.generation_rules import agreed
+from weir.dataflow.stage import dataset_of
 from weir.errors import Fault, Loss, Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.topology.ids import OWN_RUN, AttemptId, Digest, RunId, RunRef
@@ -225,7 +226,9 @@ class RunState:
     _holding: dict[int, bool] = field(default_factory=dict, init=False, compare=False, repr=False)
     _waits: dict[PartitionId, frozenset[RegionId]] = field(default_factory=dict, init=False, compare=False, repr=False)
     _renamed: dict[tuple[RunRef, int], Any] = field(default_factory=dict, init=False, compare=False, repr=False)
-    _sizes: dict[tuple[RunRef, str, str], int] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _by_epoch: dict[tuple[RunRef, str], dict[int, CurrentResult]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     # The shape of the runs
 
@@ -313,7 +316,7 @@ class RunState:
         return (*self.inputs(region), *self.dataset_inputs(region))
 
     def _as_published(self, read: InputPartitions) -> InputPartitions:
-        sink, runs = read.producer.partition(".")[2], self.datasets.get((read.stage, read.argument), ())
+        sink, runs = dataset_of(read.producer).sink, self.datasets.get((read.stage, read.argument), ())
         found = (each for each in self.published if each.stage == sink and each.run in runs)
         parts = tuple(sorted(found, key=lambda each: (each.run, each.subtask)))
         is_divided = any(each.layout == read.declared.id for each in parts)
@@ -396,15 +399,17 @@ class RunState:
         return self._has_size(reads) and all(map(self.holds_published, reads.members))
 
     def _has_size(self, reads: ReadSet) -> bool:
-        return self._published_size(reads.members[0].partition) in (0, len(reads.members))
+        return len(self._published_of(reads.members[0].partition)) in (0, len(reads.members))
 
-    def _published_size(self, read: PartitionId) -> int:
-        """Return how many partitions of a data set are published of the epoch that was read; 0 if none is any more."""
-        if not self._sizes:
-            for each in self.published:
-                place = each.run, each.stage, each.layout
-                self._sizes[place] = self._sizes.get(place, 0) + 1
-        return self._sizes.get((read.run, read.stage, read.layout), 0)
+    def _published_of(self, read: PartitionId) -> Mapping[int, CurrentResult]:
+        """Return what is published of an epoch of a data set that was read, by subtask; nothing if none is any more.
+
+        It may be published in another layout since: equal digests mean equal rows in any.
+        """
+        if not self._by_epoch:
+            for each, result in self.published.items():
+                self._by_epoch.setdefault((each.run, each.stage), {})[each.subtask] = result
+        return self._by_epoch.get((read.run, read.stage), {})
 
     def _is_history(self, read: PartitionId) -> bool:
         """Report whether an earlier run was moved to a declaration without what was read of it: it stays as it was.
@@ -502,8 +507,9 @@ class RunState:
 
     def holds_published(self, read: ReadResult) -> bool:
         """Report whether what was read of another dataflow is what it has published of that epoch, or has no more."""
-        current = self.published.get(read.partition)
-        return not self._published_size(read.partition) if current is None else current.digest == read.digest
+        published = self._published_of(read.partition)
+        current = published.get(read.partition.subtask)
+        return not published if current is None else current.digest == read.digest
 
     def is_good(self, partition: PartitionId) -> bool:
         """Report whether `partition` is valid and not known to be missing."""

@@ -24,7 +24,7 @@ from weir.errors import Conflict
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CurrentResult, coming_result
 from weir.formats.notification import Subject, deadline_event, published_event
-from weir.formats.paths import attempt_of_folder, pointer_path
+from weir.formats.paths import ResultPath, attempt_of_folder, parse_attempt_path, pointer_path
 from weir.formats.pointer import Pointer
 from weir.ledger.database.dataset_tables import DatasetEpochRow, DatasetInputRow, UntoldVersionRow
 from weir.ledger.database.outbox_tables import IncidentRow
@@ -235,7 +235,9 @@ def published_results(session: Session, wanted: Iterable[DataSet]) -> dict[Parti
 def _named(row: PublicationRow) -> Iterator[CurrentResult]:
     """Yield the results that a version names, as if the ledger knew no more of them."""
     for subtask, (folder, digest) in enumerate(zip(row.folders, row.digest.split("|"), strict=True)):
-        partition = PartitionId(row.sink, subtask, PLAIN.id, RunRef(row.run))
+        path = parse_attempt_path(folder)
+        layout = path.layout if isinstance(path, ResultPath) else PLAIN.id
+        partition = PartitionId(row.sink, subtask, layout, RunRef(row.run))
         named = coming_result(partition, attempt_of_folder(folder), Digest(digest), folder=folder)
         yield replace(named, state=PartitionState.LOST)
 

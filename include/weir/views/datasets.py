@@ -381,21 +381,21 @@ def _made_of(
     if not wanted:
         return {}
     query = (
-        select(AttemptRow.run, ConsumptionRow.run, ConsumptionRow.stage, ConsumptionRow.layout, ReadSetRow.members)
+        select(AttemptRow.run, ConsumptionRow.run, ConsumptionRow.stage, ReadSetRow.members)
         .join(AttemptRow, AttemptRow.id == ConsumptionRow.attempt)
         .join(ReadSetRow, ReadSetRow.id == ConsumptionRow.read_set)
         .where(ConsumptionRow.run.in_({run for run, _ in wanted}), HAS_CURRENT_RESULTS)
         .where(ConsumptionRow.stage.in_({sink for _, sink in wanted}))
     )
-    digests: dict[tuple[str, str, str], dict[int, str]] = defaultdict(dict)
+    digests: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
     for partition, result in published.items():
-        digests[partition.run, partition.stage, partition.layout][partition.subtask] = result.digest
+        digests[partition.run, partition.stage][partition.subtask] = result.digest
     found: dict[Made, bool] = {}
-    for run, of_run, sink, layout, members in session.execute(
+    for run, of_run, sink, members in session.execute(
         query if reader is None else query.where(AttemptRow.run == reader)
     ):
         if dataflow_of(run) != dataflow_of(of_run):
-            present = digests.get((of_run, sink, layout))
+            present = digests.get((of_run, sink))
             is_same = present in (None, {int(subtask): digest for subtask, _, digest in members})
             found[run, of_run, sink] = is_same and found.get((run, of_run, sink), True)
     return found

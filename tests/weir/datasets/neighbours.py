@@ -21,14 +21,14 @@ HALF_DAILY = "0 */12 * * *"
 HOURS = {HOURLY: 1, HALF_DAILY: 12}
 
 
-def trips(**settings):
+def trips(by=(), **settings):
     """Raw by key into zones, which are published."""
     return Dataflow(
         "trips",
         [
             source("raw", "pipelines.trips:raw"),
             Stage("by_zone", "pipelines.trips:by_zone", [blocking("raw", by="k")], parallelism=2),
-            sink("by_zone", "zones"),
+            sink("by_zone", "zones", by=by),
         ],
         **settings,
     )

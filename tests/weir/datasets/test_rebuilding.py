@@ -13,14 +13,15 @@ from weir.upkeep import RESULTS, settle_everywhere
 DAY = "scheduled__2013-01-02"
 
 
-@pytest.fixture(params=["report", "zones_report"])
+@pytest.fixture(params=[("report", ()), ("zones_report", ()), ("report", "k")])
 def lost(request, tmp_path):
-    """Two days were published, and read by a dataflow that is rebuilt before the other one, or after it."""
+    """Two days were published, also by keys, and read by a dataflow that is rebuilt before the other one, or after."""
+    name, by = request.param
     town = Neighbours(tmp_path)
-    town.add(trips())
-    town.add(reader(request.param, zones=dataset("trips.zones")))
+    town.add(trips(by))
+    town.add(reader(name, zones=dataset("trips.zones")))
     town.run("trips", 1, 2)
-    town.run(request.param, 1, 2)
+    town.run(name, 1, 2)
     return town
 
 

@@ -5,7 +5,9 @@ from tests.weir.datasets.neighbours import reader, trips
 
 from weir.dataflow import dataset, last
 from weir.ledger.database.tables import RunRow
+from weir.recovery.adopt import adopt
 from weir.recovery.datasets import tell_readers
+from weir.views.datasets import dataset_details
 
 
 @pytest.fixture
@@ -100,6 +102,22 @@ def test_other_content_reruns_exactly_what_was_made_of_it(read):
         ("report", 2, "weir_close[0]"),
     }
     assert len(read.versions("report", "out", day=2)) == 2
+
+
+@pytest.mark.parametrize("is_other", [False, True])
+def test_a_version_in_another_layout_is_compared_by_its_rows(read, is_other):
+    flow, before = read.airflows["trips"], executed(read)
+    flow.deploy(trips(by="k"))
+    adopt(read.services, "trips@20130102T000000Z")
+    if is_other:
+        read.content["trips"]["raw"] = "other"
+    flow.clear_run_by_hand("scheduled__2013-01-02")
+    read.go_on()
+    ran = {key for key in run_since(read, before) if key[0] == "report"}
+    assert ran == {("report", 2, task) for task in ("read[0]", "made-out[0]", "weir_close[0]") if is_other}
+    with read.ledger.transaction() as session:
+        (found,) = dataset_details(session, "trips.zones", 3).epochs[1:2]
+    assert [(each.run[-16:], each.is_valid) for each in found.readers] == [("20130102T000000Z", True)]
 
 
 def test_what_is_not_published_yet_is_no_news_to_readers(read):
