@@ -198,10 +198,10 @@ def cleared_without_try(session: Session, dataflow: str | None) -> dict[RunId, s
     is_open = RunRow.closed_at.is_(None) & RunRow.is_pinned & RunRow.has_dag_run & RunRow.expired_at.is_(None)
     query = select(RunRow.id).where(is_open)
     runs = session.scalars(query if dataflow is None else query.where(RunRow.dataflow == dataflow)).all()
-    cleared = select(PendingClearRow).where(PendingClearRow.run.in_(runs), *_without_try()) if runs else None
     found: dict[RunId, set[RegionId]] = defaultdict(set)
-    for row in () if cleared is None else session.scalars(cleared):
-        found[RunId(row.run)].add(RegionId(row.region, row.subtask))
+    if runs:
+        for row in session.scalars(select(PendingClearRow).where(PendingClearRow.run.in_(runs), *_without_try())):
+            found[RunId(row.run)].add(RegionId(row.region, row.subtask))
     return found
 
 
