@@ -82,7 +82,7 @@ class Dataflows:
 
     def __init__(self, folder, seed):
         self.random, self.folder = random.Random(seed), folder
-        self.story, self.broken, self.lost, self.deleted = [], [], set(), set()
+        self.story, self.broken, self.lost, self.deleted, self.reported = [], [], set(), set(), set()
         self._is_calm, self._is_inside, self._ledgers = False, False, 0
         self._stop_at, self._kills, self._stepping = 0, None, ""
         self.reads = self._drawn_reads()
@@ -277,7 +277,7 @@ class Dataflows:
         for airflow in self.town.airflows.values():
             airflow.services, airflow.coordinator = self.town.services, coordinator_of(self.town.services)
         is_calm, self._is_calm = self._is_calm, True
-        rebuild(self.town.services)
+        self.reported |= {run.run for each in rebuild(self.town.services) for run in each.runs if run.is_outdated}
         self._is_calm = is_calm
 
     # How all ends
@@ -292,13 +292,13 @@ class Dataflows:
                     self._start(name, slot)
         for _ in range(ROUNDS):
             self.run()
-            failed, of_nobody = self._failed(), self._unknown_to_all()
-            if not failed and not of_nobody:
+            failed, reported = self._failed(), self._reported()
+            if not failed and not reported:
                 break
             for airflow, task in failed:
                 self._follow(airflow, task)
-            for airflow, run_id in of_nobody:
-                airflow.clear_run_by_hand(run_id)
+            for airflow, run_id in reported:
+                airflow.clear_by_hand(run_id, "weir_close")
         if not self._left():
             return
         raise AssertionError(f"not healed: {self._left()}")
@@ -339,13 +339,13 @@ class Dataflows:
             (each, task) for each in airflows for task in tasks_of(each) if task.state in ("failed", "upstream_failed")
         ]
 
-    def _unknown_to_all(self):
-        """The open runs of which a rebuilt ledger does not know that results were there: a person clears them."""
-        if not self.lost or self._ledgers == 1 or self._failed():
+    def _reported(self):
+        """The runs of which a rebuilt ledger has reported that their closing task is to be cleared, if they are open."""
+        if self._failed():
             return []
         with self.town.ledger.transaction() as session:
             rows = list(session.scalars(select(RunRow).where(RunRow.closed_at.is_(None)).order_by(RunRow.id)))
-        return [(self.town.airflows[row.dataflow], row.run_id) for row in rows]
+        return [(self.town.airflows[row.dataflow], row.run_id) for row in rows if row.id in self.reported]
 
     def _left(self):
         """What is not done: tasks, runs, results, versions that readers do not know."""

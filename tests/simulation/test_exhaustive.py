@@ -110,7 +110,7 @@ def test_a_person_clears_a_source_beside_the_try_that_reads_it():
 
 def test_what_a_source_gave_before_a_change_is_known_to_the_try_that_has_read_it():
     """Also before it has written what it has read."""
-    begun, computed = "begin s0#1\ngo s0#1 until 24\n", "go s0#1 until 25\n"
+    begun, computed = "begin s0#1\ngo s0#1 until 25\n", "go s0#1 until 26\n"
     assert world_after(SOURCE, f"{begun}{computed}{ACT}") != world_after(SOURCE, f"{begun}{ACT}\n{computed}")
 
 

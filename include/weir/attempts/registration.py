@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 from weir.attempts.choosing_code import ArchiveNeeded, Archives, ChosenCode, choose_code, pin_archive
 from weir.attempts.failure import failures_of, give_up
 from weir.coordination.airflow import Clearer, ClearItem
-from weir.coordination.evidence import look_for_attempts
+from weir.coordination.evidence import look_for_attempts, require_epoch_before_known
 from weir.coordination.registered import Registered
 from weir.coordination.run_records import owe_record, write_record
 from weir.coordination.services import Services, region_folder, require_connections
@@ -62,6 +62,7 @@ from weir.ledger.runs import (
     run_by_id,
     run_key,
     set_aside,
+    topology_of,
 )
 from weir.ledger.snapshot import newest_try
 from weir.ledger.sources import forget_unread_splits
@@ -343,6 +344,8 @@ def _pin(services: Services, request: BeginRequest, store_id: str, archives: Arc
     dataflow, epoch = request.dataflow.name, epoch_of(request.interval[0])
     stored = stored_record(services.store, dataflow, epoch)
     is_known_to_store = stored is not None and stored.pinned is not None
+    if topology_of(request.dataflow.to_json()).follows_previous:
+        require_epoch_before_known(services, dataflow, epoch)
     with services.ledger.transaction(dataflow) as session:
 
         def on_pin(row: RunRow) -> None:

@@ -90,6 +90,23 @@ def require_not_behind(services: Services, dataflow: str) -> None:
             require_known_publications(services, run_key(dataflow, str(newest)), [sink])
 
 
+def require_epoch_before_known(services: Services, dataflow: str, epoch: str) -> None:
+    """Raise LedgerBehind if the store has a run of the epoch before this one that the ledger does not know.
+
+    Costs a listing of the dataflow, and a small file if it is so. Raises Retryable.
+    """
+    earlier = [each for each in folders_in(services.store, dataflow) if not each.startswith("_") and each < epoch]
+    before = max(earlier, default=None)
+    if before is None:
+        return
+    with services.ledger.transaction() as session:
+        is_known = session.get(RunRow, run_key(dataflow, before)) is not None
+    if not is_known and _see_record(services, dataflow, before) is not None:
+        raise services.ledger.behind(
+            dataflow, Message("coordination.run_unknown", epoch_folder=epoch_folder(dataflow, before))
+        )
+
+
 def require_known_checkpoints(services: Services, dataflow: str) -> None:
     """Raise LedgerBehind for a checkpoint or savepoint in the store that the ledger does not know. Raises Retryable."""
     numbers = _numbers_in(services, dataflow)

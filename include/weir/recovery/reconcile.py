@@ -9,7 +9,7 @@ Invariant 7: the clears that follow from a commit are recorded in its transactio
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -21,7 +21,7 @@ from weir.dataflow.targets import Target
 from weir.execution.failure_class import FailureClass
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState, CurrentResult, ReadResult, RegionState, Results, RunState
-from weir.ledger.attempts import attempts_of, newest_attempts
+from weir.ledger.attempts import Origin, attempts_of, newest_attempts
 from weir.ledger.clears import add_pending_clear, add_pending_clears
 from weir.ledger.database.tables import AttemptRow, ResultEventRow, ResultRow, RunRow
 from weir.ledger.deliveries import targets_without
@@ -62,7 +62,7 @@ def reconcile(
     services: Services,
     run: Run,
     state: RunState,
-    written: Iterable[PartitionId] = (),
+    written: Collection[PartitionId] = (),
     code: RepairCode = RepairCode.AS_IT_WAS,
     *,
     is_as_restored: bool = False,
@@ -78,7 +78,8 @@ def reconcile(
     due = older_than_siblings(state)  # under each failover strategy: a stage of two codes is valid under none
     if clears_consumers(state.topology):
         # Also of running consumers, which may have been marked a success manually; one that runs is not cleared.
-        due = {**_why_close_again(session, run, state), **stale_consumers(state), **due}
+        unknown = _of_unknown_results(session, run, state, written)
+        due = {**_why_close_again(session, run, state), **unknown, **stale_consumers(state), **due}
     if clears_later_epochs(state.topology):
         due = {**of_older_versions(state), **of_a_former_epoch(state), **due}
     wanted = {region: (state.region(region).newest_try, reason) for region, reason in due.items()}
@@ -88,6 +89,28 @@ def reconcile(
     if is_followed:
         _note_later(session, services, run)
     return owed + len(wanted)
+
+
+def _of_unknown_results(
+    session: Session, run: Run, state: RunState, written: Iterable[PartitionId]
+) -> dict[RegionId, str]:
+    """Return the readers of what was `written` that had committed before the ledger was rebuilt, without their results.
+
+    Their manifests are gone: nobody knows what they had read, and what is published may have been made of it.
+    """
+    found: dict[RegionId, str] = {}
+    if state.region(CLOSE).newest_state is not AttemptState.COMMITTED:
+        return found
+    for partition in written:
+        for region in state.consumers(partition):
+            known = state.region(region)
+            has_results = any(each in state.results for each in state.outputs(region))
+            if not (has_results or known.is_running or known.has_failed):
+                found.setdefault(
+                    region, f"weir: {partition} is new; what {region} had made is not in the store any more"
+                )
+    closing = committed_attempt(session, run.id, CLOSE) if found else None
+    return found if closing is not None and closing.origin == Origin.REBUILT.value else {}
 
 
 def _why_close_again(session: Session, run: Run, state: RunState) -> dict[RegionId, str]:

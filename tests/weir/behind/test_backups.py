@@ -29,6 +29,15 @@ def put_back_store(world):
     world.ledger.new_process()
 
 
+def nothing(world):
+    """An empty ledger."""
+    new_ledger(world.folder / "empty.db").close()
+    with closing(sqlite3.connect(world.folder / "empty.db")) as empty:
+        data = bytearray(empty.serialize())
+    data[18:20] = b"\1\1"
+    return bytes(data)
+
+
 def clear(world, day):
     world.airflow.clear_run_by_hand(f"scheduled__2013-01-{day:02d}")
     world.airflow.run_until_quiet()
@@ -42,13 +51,23 @@ def test_a_ledger_that_was_copied_before_the_store_catches_up_with_it(world, thr
     check(world, 3, three_days)
 
 
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_new_day_goes_on_from_the_store_where_ledger_and_airflow_do_not_know_the_day_before(
+    world, three_days, is_empty
+):
+    for key in [each for each in world.airflow.tasks if is_empty or each.run_id > "scheduled__2013-01-01"]:
+        del world.airflow.tasks[key]
+    put_back_store(world)
+    world.ledger.go_back(nothing(world) if is_empty else world.ledger_of_first_day)
+    world.airflow.dag_run(3)
+    world.airflow.run_until_quiet()
+    assert set(world.airflow.states().values()) == {"success"}
+    assert world.outcome() == three_days[0]
+
+
 def test_a_store_that_was_copied_before_the_ledger_has_it_built_again(world, three_days):
     put_back_store(world)
-    new_ledger(world.folder / "empty.db").close()
-    with closing(sqlite3.connect(world.folder / "empty.db")) as empty:
-        data = bytearray(empty.serialize())
-    data[18:20] = b"\1\1"
-    world.ledger.go_back(bytes(data))
+    world.ledger.go_back(nothing(world))
     rebuild(world.services)
     clear(world, 3)
     check(world, 3, three_days)

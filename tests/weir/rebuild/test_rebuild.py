@@ -122,6 +122,26 @@ def test_what_changes_after_a_rebuild_is_published(green):
     assert published(green.store, "ladder", "delays", "20130101T000000Z").version == 2
 
 
+@pytest.mark.parametrize("gone", [["delays"], ["totals"], ["totals", "routes", "delays"]])
+def test_what_reads_a_change_runs_again_though_its_manifest_is_gone(green, tmp_path, gone):
+    for stage in gone:
+        lose(green, stage, 0)
+    green.lose_ledger()
+    rebuild(green.services)
+    executed = green.airflow.executed(green.run)
+    green.content["joined"] = "other"
+    green.airflow.clear_by_hand(green.run, "joined", 0)
+    green.airflow.clear_by_hand(green.run, "joined", 1)
+    green.airflow.run_until_quiet()
+    assert set(green.airflow.states().values()) == {"success"}
+    again = {"joined[0]", "joined[1]", "totals[0]", "totals[1]", "routes[0]", "report-delays[0]", "weir_close[0]"}
+    assert set(rerun_of(green, executed)) == again
+    whole = World(tmp_path / "whole", ladder())
+    whole.content |= green.content
+    whole.run_first(1)
+    assert outcome(green) == outcome(whole)
+
+
 def test_clears_find_task_instances_whose_tries_only_the_lost_ledger_knew(green):
     """The close ran twice and published once, so that the store knows of one try only."""
     green.airflow.clear_by_hand(green.run, "weir_close")
