@@ -9,7 +9,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "tutorial.md"
 _STEP = re.compile(
     r"^```console\n(?P<console>.*?)^```$"
     r"|^<!-- write (?P<file>\S+) -->\n```\w+\n(?P<content>.*?)^```$"
-    r"|^<!-- clear (?:(?P<task>[\w-]+)(?:\[(?P<index>\d+)\])? of )?(?P<run>\S+) -->$",
+    r"|^<!-- clear (?:(?P<task>[\w-]+)(?:\[(?P<index>\d+)\])? of )?(?P<run>\S+) -->$"
+    r"|^<!-- await DAG (?P<dag>\S+) -->$",
     re.DOTALL | re.MULTILINE,
 )
 
@@ -38,6 +39,11 @@ class Clear:
     index: int
 
 
+@dataclass(frozen=True)
+class AwaitDag:
+    dag: str
+
+
 def steps():
     for found in _STEP.finditer(PAGE.read_text()):
         if found["console"] is not None:
@@ -46,5 +52,7 @@ def steps():
                 yield Command(typed, output)
         elif found["file"] is not None:
             yield File(found["file"], found["content"])
+        elif found["dag"] is not None:
+            yield AwaitDag(found["dag"])
         else:
             yield Clear(found["run"], found["task"], int(found["index"] or -1))

@@ -30,7 +30,7 @@ DAGS = {
     "together": {**SMALL, "last_day": "2024-01-02", "max_active_runs": 4},
     "deferred": {**SMALL, "last_day": "2024-01-02", "max_active_runs": 4},
     "followed": {**SMALL, "running": False, "last_day": "2024-01-02"},
-    "calls": {**SMALL, "running": False, "catchup": False},
+    "calls": {**SMALL, "running": False},
     "gaps": {**SMALL, "catchup": False, "first_day": str(TODAY - dt.timedelta(days=9)), "last_day": None},
 }
 AT_ONCE = AtOnce(DAGS, soaks=set(DAGS) - {"together", "followed"})
@@ -298,6 +298,7 @@ def test_a_run_without_an_epoch_fails_and_a_backfill_is_one_of_the_producer(driv
     assert set(owners(follower)) == {epoch(FIRST), epoch(SECOND)}
 
 
+@pytest.mark.timeout(1800)
 @AT_ONCE.on("calls")
 def test_a_month_of_days_backwards_late_and_twice_is_read_three_days_at_a_time_to_the_last_row(driver):
     driver.change(epochs={epoch(day): {"add": number, "count": 10 + number} for number, day in enumerate(MONTH)})

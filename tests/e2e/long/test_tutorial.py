@@ -4,10 +4,11 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.tutorial import Clear, Command, File, steps
+from tests.tutorial import AwaitDag, Clear, Command, File, steps
 
 from weir.coordination.airflow_client import path_of
 from weir.local_stack import PROJECT_VARIABLE
@@ -37,7 +38,11 @@ def test_each_command_of_the_tutorial_says_what_the_page_shows(project):
             case File(path, content):
                 (project / path).write_text(content)
             case Clear(run, task, index):
-                clear(run, task, index)
+                with airflow() as api:
+                    clear(api, run, task, index)
+            case AwaitDag(dag):
+                with airflow() as api:
+                    await_dag(api, dag)
             case Command():
                 await_answer(project, step)
     assert not (project / ".weir" / "postgres" / "postmaster.pid").exists()
@@ -60,14 +65,25 @@ def typed(project, command):
     return done.stdout if done.returncode == 0 else f"{done.stdout}{done.stderr}{FAILED} {done.returncode}\n"
 
 
-def clear(run, task, index):
+@contextmanager
+def airflow():
     from weir_dev.commands.stack import stack_of_project
 
     stack = stack_of_project()
-    api = AirflowApi(stack.url, PERSON, stack.credentials.person_password)
+    with closing(AirflowApi(stack.url, PERSON, stack.credentials.person_password)) as api:
+        yield api
+
+
+def clear(api, run, task, index):
     if task is not None:
         api.clear("trips", run, task, index, "")
     else:
         path = path_of("api", "v2", "dags", "trips", "dagRuns", run, "clear")
         api.ask("POST", path, {"dry_run": False, "only_failed": False})
-    api.close()
+
+
+def await_dag(api, dag):
+    until = time.monotonic() + SECONDS
+    while not api.has_dag(dag):
+        assert time.monotonic() < until, f"Airflow does not show {dag}: {api.import_errors()}"
+        time.sleep(2)

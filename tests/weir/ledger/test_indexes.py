@@ -4,9 +4,11 @@ import re
 
 import pytest
 from sqlalchemy import Engine, event, text
+from tests.weir.datasets.neighbours import Neighbours, reader, trips
 from tests.weir.restoring import aircraft, go_on, keep_savepoints, restore, run_days
 from tests.weir.small_dataflow import World, ladder
 
+from weir.dataflow import dataset, last
 from weir.upkeep import RESULTS, scrub_everywhere, settle_everywhere, sweep_everywhere
 
 TABLES = "result|attempt|consumption|result_event|pending_clear"
@@ -33,14 +35,14 @@ def statements():
     event.remove(Engine, "before_cursor_execute", found)
 
 
-def scans(ledger, statements):
+def scans(ledger, statements, tables=TABLES):
     """The statements that read a whole table, each with the plan of SQLite."""
     found = []
     with ledger.transaction() as session:
         cursor = session.connection().connection.cursor()
         for statement, values in statements.seen.items():
             plan = [row[-1] for row in cursor.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
-            whole = [step for step in plan if re.match(rf"SCAN ({TABLES})\b(?! USING (COVERING )?INDEX one_)", step)]
+            whole = [step for step in plan if re.match(rf"SCAN ({tables})\b(?! USING (COVERING )?INDEX (one_|unsettled_))", step)]
             if whole:
                 found.append((statement, plan))
     return found
@@ -74,6 +76,23 @@ def test_no_query_of_state_reads_all_results(tmp_path, statements):
     scrub_everywhere(world.services, world.airflow)
     sweep_everywhere(world.services, world.airflow)
     assert scans(world.ledger, statements) == []
+
+
+def test_no_query_of_data_sets_reads_all_versions_or_all_that_was_read(tmp_path, statements):
+    town = Neighbours(tmp_path)
+    flow = town.add(trips(by="k"))
+    town.add(reader(zones=dataset("trips.zones", by="k", epoch=last(2))))
+    for day in (1, 2, 3):
+        town.run("trips", day)
+        town.run("report", day)
+    town.content["trips"] = "other"
+    flow.clear_run_by_hand("scheduled__2013-01-02")
+    town.run("trips", 2)
+    town.run("report", 2)
+    settle_everywhere(town.services, RESULTS)
+    scrub_everywhere(town.services, flow)
+    sweep_everywhere(town.services, flow)
+    assert scans(town.ledger, statements, f"{TABLES}|publication|dataset_input|dataset_epoch|untold_version") == []
 
 
 def test_a_scan_is_found(tmp_path, statements):
