@@ -239,8 +239,13 @@ class Dataflows:
                 airflow.clear_by_hand(task.key.run_id, task.key.task_id, task.key.map_index)
 
     def edit(self):
-        """Other code, which makes other rows in one stage: a person has all runs computed again."""
+        """Other code, which makes other rows in one stage: a person has all runs computed again, once no task runs.
+
+        A try whose task was cleared while it ran goes on with its code.
+        """
         name = self.random.choice(list(self.town.airflows))
+        if any(task.state == "running" for task in tasks_of(self.town.airflows[name])):
+            return
         airflow = self.town.airflows[name]
         self.edits[name][self.random.choice(self.stages[name])] += 1
         airflow.deployed = archive_of_edits(airflow.flow, self.edits[name])
