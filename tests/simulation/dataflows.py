@@ -345,7 +345,7 @@ class Dataflows:
         ]
 
     def _reported(self):
-        """The runs of which a rebuilt ledger has reported that their closing task is to be cleared, if they are open."""
+        """The open runs of which a rebuilt ledger has reported that their closing task is to be cleared."""
         if self._failed():
             return []
         with self.town.ledger.transaction() as session:

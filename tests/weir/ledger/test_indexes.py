@@ -42,8 +42,9 @@ def scans(ledger, statements, tables=TABLES):
         cursor = session.connection().connection.cursor()
         for statement, values in statements.seen.items():
             plan = [row[-1] for row in cursor.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
-            whole = [step for step in plan if re.match(rf"SCAN ({tables})\b(?! USING (COVERING )?INDEX (one_|unsettled_))", step)]
-            if whole:
+            if any(
+                re.match(rf"SCAN ({tables})\b(?! USING (COVERING )?INDEX (one_|unsettled_))", step) for step in plan
+            ):
                 found.append((statement, plan))
     return found
 
