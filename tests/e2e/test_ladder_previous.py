@@ -25,12 +25,14 @@ pytestmark = pytest.mark.e2e
 
 SMALL = {"running": True, "parallelism": {"numbers": 1, "doubled": 1, "totals": 1}}
 TODAY = dt.datetime.now(dt.UTC).date()
+HOURLY = {"running": False, "schedule": "0 */6 * * *", "last_day": "2024-01-01T18:00:00"}
 DAGS = {
     "alone": {**SMALL, "catchup": False, "last_day": "2024-01-03", "max_active_runs": 1},
     "together": {**SMALL, "last_day": "2024-01-02", "max_active_runs": 4},
     "deferred": {**SMALL, "last_day": "2024-01-02", "max_active_runs": 4},
     "followed": {**SMALL, "running": False, "last_day": "2024-01-02"},
     "calls": {**SMALL, "running": False},
+    "hours": {**SMALL, **HOURLY, "restart": {"restart-strategy.type": "none"}},
     "gaps": {**SMALL, "catchup": False, "first_day": str(TODAY - dt.timedelta(days=9)), "last_day": None},
 }
 AT_ONCE = AtOnce(DAGS, soaks=set(DAGS) - {"together", "followed"})
@@ -321,6 +323,35 @@ def test_a_month_of_days_backwards_late_and_twice_is_read_three_days_at_a_time_t
     reader.wait(lambda: len(reader.api.runs(reader.dag)) == len(MONTH) + 2, "the events of the new versions")
     for run_id in {run.run_id for run in reader.api.runs(reader.dag)} - {*mine.values()}:
         ended(reader, run_id, "success")
+
+
+@AT_ONCE.on("hours")
+def test_a_day_waits_for_an_hour_that_has_failed_and_is_made_again_when_one_of_them_changes(driver):
+    hours = [f"20240101T{hour:02d}0000Z" for hour in (0, 6, 12, 18)]
+    driver.change(epochs={each: {"add": number, "count": 10 + number} for number, each in enumerate(hours)})
+    failing = driver.control.parent / f"fail-numbers-{hours[2]}"
+    failing.touch()
+    reader = driver.beside("day", within=True, on="hours.sums")
+    driver.start()
+    run_id = reader.start()
+    driver.wait(lambda: owners(driver).keys() == {*hours}, "the runs of the day")
+    failed = owners(driver)[hours[2]]
+    ended(driver, failed, "failed")
+    for each in {*owners(driver).values()} - {failed}:
+        ended(driver, each, "success")
+    driver.wait(
+        lambda: f"hours@{hours[2]}" in reader.note(run_id, "recent-sums[0]"), "the day to say what it waits for"
+    )
+    assert reader.states(run_id)["recent-sums[0]"] in ("deferred", "up_for_reschedule", "running")
+    failing.unlink()
+    driver.person.clear_run(failed)
+    reader.await_green(run_id)
+    assert reader.totals() == expected_running_totals(driver.settings(), hours)
+    assert set(reader.tries(run_id).values()) == {1}
+    driver.change_epoch(hours[1], add=500)
+    driver.person.clear(owners(driver)[hours[1]], "numbers")
+    reader.wait(lambda: reader.totals() == expected_running_totals(driver.settings(), hours), "the day to be right")
+    assert reader.tries(run_id) == {"recent-sums[0]": 2, "recent-sums[1]": 2, "weir_close": 2}
 
 
 def is_right(reader, driver):

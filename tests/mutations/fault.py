@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[2]
 class Fault:
     """Replacements of texts in one module, each of which occurs once, and what they break.
 
-    `of` names the defect that a fault brings back, where there was one: a commit, or a reproduction.
+    `of` names the defect that a fault brings back, where there was one: a commit, or a reproduction. `mix` is the
+    simulation that has what it breaks, `tests` the folder of tests of that, where they are not those of the module.
     """
 
     name: str
@@ -21,6 +22,8 @@ class Fault:
     edits: tuple[tuple[str, str], ...]
     breaks: str
     of: str = ""
+    mix: str = ""
+    tests: str = ""
 
     @property
     def package(self) -> str:

@@ -6,6 +6,7 @@ that once were there are among them: `of` says which. None of them makes the cod
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from tests.mutations.fault import Fault
@@ -503,7 +504,7 @@ CODES: Final = (
     ),
 )
 
-DATASETS: Final = (
+_OF_DATASETS: Final = (
     _fault(
         "what-others-publish-is-read-without-a-lease",
         f"{RECOVERY}datasets",
@@ -633,6 +634,7 @@ DATASETS: Final = (
         "Readers that the lost ledger had yet to compare keep rows of an older version.",
     ),
 )
+DATASETS: Final = tuple(replace(each, mix="dataflows", tests="tests/weir/datasets") for each in _OF_DATASETS)
 
 PLUGINS: Final = (
     _fault(

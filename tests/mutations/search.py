@@ -15,6 +15,8 @@ from functools import partial
 from itertools import count
 from random import Random
 
+from tests.builders.ledgers import fast_folder
+from tests.simulation.dataflows import require_right
 from tests.simulation.races import race
 from tests.simulator.dataflows import Scene
 from tests.simulator.events import Event
@@ -37,6 +39,9 @@ MIXES: dict[str, Callable[[int], tuple[Scene, Sequence[Event]]]] = {
 
 SCOPE = "scope"
 """The mix of the schedules of small scopes: any number of switches, at any step."""
+
+DATAFLOWS = "dataflows"
+"""The mix of dataflows that read each other, for faults of data sets: the others have one."""
 
 SCHEDULES_OF_A_SEED = 8
 """Of one scope: from the first ones it is known which paths several processes use."""
@@ -77,7 +82,7 @@ def search(first: int, seconds: float, weights: dict[str, float]) -> dict[str, o
         mix = min(weights, key=lambda each: spent[each] / weights[each])
         began = time.process_time()
         try:
-            finding = scheduled(seed) if mix == SCOPE else simulate(*MIXES[mix](seed))
+            finding = _simulated(mix, seed)
             found = None if finding is None else (finding.invariant, finding.found)
         except Exception as error:  # noqa: BLE001  the simulator itself stumbles over the fault
             found = ("the_simulation_crashes", f"{type(error).__name__}: {error}")
@@ -86,6 +91,22 @@ def search(first: int, seconds: float, weights: dict[str, float]) -> dict[str, o
             said = {"invariant": found[0], "said": found[1], "number": seed, "mix": mix}
             return {"seeds": seed - first + 1, "seed": f"{mix} {seed}", **said}
     raise AssertionError("seeds have no end")
+
+
+def _simulated(mix: str, seed: int) -> Finding | None:
+    if mix == DATAFLOWS:
+        return between_dataflows(seed)
+    return scheduled(seed) if mix == SCOPE else simulate(*MIXES[mix](seed))
+
+
+def between_dataflows(seed: int) -> Finding | None:
+    """Have what is drawn happen to dataflows that read each other; return what is not as it should be."""
+    with fast_folder() as folder:
+        try:
+            require_right(folder, seed)
+        except AssertionError as error:
+            return Finding("what_is_published_is_right_and_nothing_is_in_vain", str(error)[:500], None)
+    return None
 
 
 def scheduled(seed: int) -> Finding | None:

@@ -116,7 +116,8 @@ def _simulator(tree: Path, fault: Fault, seconds: float) -> Detected:
         return None  # it has an Airflow of its own
     began, first = _children(), []
     while (left := seconds - (_children() - began)) > 0:
-        found = _search(tree, f"--seconds={left}", f"--module={fault.module}", *first)
+        mix = [f"--mix={fault.mix}"] if fault.mix else []
+        found = _search(tree, f"--seconds={left}", f"--module={fault.module}", *mix, *first)
         if isinstance(found, str):
             return "crash", "simulator", found
         if "seed" not in found:
@@ -169,7 +170,7 @@ def _mirror(tree: Path, fault: Fault, seconds: float) -> Detected:
     mirror, root = mirror_of(fault.module), Path("tests", *Path(fault.module).parts[1:2])
     files = [str(file.relative_to(tree)) for file in sorted((tree / root).rglob("test_*.py"))]
     others = [file for file in files if not file.startswith(mirror) and _imports(tree / file, fault.package)]
-    return _tests(tree, fault, "test", [mirror, *others], 3 * seconds)
+    return _tests(tree, fault, "test", [*([fault.tests] if fault.tests else []), mirror, *others], 3 * seconds)
 
 
 def mirror_of(module: str) -> str:

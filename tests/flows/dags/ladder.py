@@ -7,7 +7,8 @@ numbers, in one region; `failover`, `consumers`, `keep` and `retained_checkpoint
 arguments of `expectations` by stage, or for `history`. With `lake` the sums go into tables of Delta Lake and
 Iceberg, too, in the folder `lake` beside the file. With `readers` two more DAGs are scheduled on the sums, by
 events and by epochs. `on` names a data set that schedules the DAG, each day of it; with `reads` it is another dataflow,
-which adds up the sums of the last three days of that data set.
+which adds up the sums of the last three days of that data set. With `within` it adds up those of its parts of the day,
+and the clock schedules it.
 """
 
 from __future__ import annotations
@@ -82,11 +83,13 @@ def ladder_dag(name: str, *, last_day: str | None, restart: dict[str, Any] | Non
     if more.pop("readers", False):
         reader_dags(name)
     stages, on = [numbers, doubled, totals, sink(totals, "sums", to=to)], more.pop("on", None)
-    if more.pop("reads", False):
-        recent = Stage("recent", "ladder:recent", {"sums": dataset(on, by="bucket", epoch=last(3))}, parallelism=2)
+    is_within = more.pop("within", False)
+    if more.pop("reads", is_within):
+        read = dataset(on, by="bucket", epoch="within" if is_within else last(3))
+        recent = Stage("recent", "ladder:recent", {"sums": read}, parallelism=2)
         stages = [recent, sink(recent, "sums")]
     flow = Dataflow(name, stages, parameters=parameters, **rules)
-    scheduled = {"schedule": "@daily"} if on is None else {"schedule": on_dataset(on), "cadence": "@daily"}
+    scheduled = {"schedule": "@daily"} if on is None or is_within else {"schedule": on_dataset(on), "cadence": "@daily"}
     usual = {**scheduled, "catchup": True, "max_active_runs": 2}
     return dataflow_dag(
         flow,
