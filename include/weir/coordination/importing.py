@@ -45,7 +45,15 @@ from weir.ledger.deliveries import deliveries_of, enter_deliveries
 from weir.ledger.publications import note_untold
 from weir.ledger.reads import enter_input, forget_inputs, record_reads
 from weir.ledger.restores import FORK, SAME, last_restore, origins_of
-from weir.ledger.results import NewResult, quarantine_results, replace_results, results_in, supersede, transition
+from weir.ledger.results import (
+    NewResult,
+    enter_superseded,
+    quarantine_results,
+    replace_results,
+    results_in,
+    supersede,
+    transition,
+)
 from weir.ledger.runs import dataflow_of, run_key, start_of
 from weir.ledger.sources import enter_correction, enter_ranges, forget_splits
 from weir.store.catalogue import StoredArchive
@@ -296,6 +304,19 @@ def enter_results(session: Session, run: str, chosen: Iterable[Candidate], now: 
         _release_again(session, run, candidate, now)
         _enter_reads(session, run, candidate.attempt, candidate.reads)
     return were_bad
+
+
+def enter_published(
+    session: Session, run: str, found: Iterable[Candidate], pointers: Iterable[Pointer], now: datetime
+) -> None:
+    """Enter published results that the ledger does not have and that are not current: readers go on from them."""
+    published = {part.folder for pointer in pointers for part in pointer.partitions}
+    for candidate in found:
+        there = {part: each for part, each in candidate.results.items() if each.folder in published}
+        known = {row.folder for row in results_in(session, run, (each.folder for each in there.values()))}
+        unknown = {part: each for part, each in there.items() if each.folder not in known}
+        enter_superseded(session, run, candidate.attempt, map(NewResult.of, unknown.values()), now)
+        _release_again(session, run, replace(candidate, results=unknown), now)
 
 
 def enter_quarantine(session: Session, run: str, found: Iterable[Candidate], now: datetime) -> None:

@@ -104,6 +104,14 @@ def replace_results(session: Session, run: str, attempt: str, results: Iterable[
         session.connection().execute(_NEW_RESULTS, new)
 
 
+def enter_superseded(session: Session, run: str, attempt: str, results: Iterable[NewResult], now: datetime) -> None:
+    """Add results of `attempt` that others have superseded since, and whose bytes are there."""
+    new = [_columns(run, attempt, each, now) | {"is_current": False} for each in results]
+    if new:
+        session.execute(_TOUCHED, {"of": run})
+        session.connection().execute(_NEW_RESULTS, new)
+
+
 def quarantine_results(
     session: Session, run: str, attempt: str, results: Iterable[NewResult], reason: str, now: datetime
 ) -> None:

@@ -34,6 +34,7 @@ from weir.coordination.importing import (
     enter_corrections,
     enter_pins,
     enter_publications,
+    enter_published,
     enter_quarantine,
     enter_results,
     enter_run,
@@ -377,6 +378,7 @@ def _run(
             "finds those that still are not"
         )
     enter_quarantine(session, row.id, (each for each in quarantined if each in own), now)
+    enter_published(session, row.id, own, epoch.pointers, now)
     enter_checks(session, row, own)
     if not row.has_dag_run:
         row.closed_at = row.closed_at or now

@@ -91,3 +91,16 @@ def test_a_version_of_which_a_manifest_is_gone_is_not_read_in_part(lost, tmp_pat
     assert len(town.versions("trips", day=2)) == 2
     # The rows are those that were read before: nothing of it is new.
     assert [each.digest for each in town.versions(report.flow.name, "out", day=2)] == [of_report.digest]
+
+
+def test_a_version_whose_results_were_computed_again_and_are_equal_is_read_as_it_was_published(lost, tmp_path):
+    lost.airflows["trips"].clear_run_by_hand(DAY)
+    lost.go_on()
+    town = rebuilt(lost, tmp_path)
+    report, before = readers(town)
+    of_trips = town.airflows["trips"].executed(DAY)
+    report.clear_by_hand(DAY, "read")
+    town.go_on()
+    assert readers(town)[1]["read[0]"] == before["read[0]"] + 1
+    assert town.airflows["trips"].executed(DAY) == of_trips
+    assert len(town.versions("trips", day=2)) == 1
