@@ -95,4 +95,9 @@ def _said(close: Sequence[str], known: Sequence[str]) -> str:
 def as_epoch(name: str) -> str:
     """Write a day or a time as an epoch is written: ladder@2013-01-02 as ladder@20130102."""
     dataflow, at, epoch = name.rpartition("@")
-    return f"{dataflow}{at}{re.sub(r'[-: ]', '', epoch)}" if re.match(r"\d{4}", epoch) else name
+    return f"{dataflow}{at}{as_digits(epoch)}" if re.match(r"\d{4}", epoch) else name
+
+
+def as_digits(time: str) -> str:
+    """Write a day or a time as epochs are written: 2013-01-02 as 20130102."""
+    return re.sub(r"[-: ]", "", time)

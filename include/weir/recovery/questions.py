@@ -94,25 +94,32 @@ def _cause(failed: RegionId | None, question: Question) -> str:
 
 def region_named(run: Run, text: str) -> RegionId:
     """Return the region of TASK or TASK[INDEX]; the name may be that of a stage of the region."""
+    found = regions_named(run, text)
+    if len(found) > 1:
+        name = _NAME.sub(r"\g<name>", text)
+        raise Misconfigured.of("recovery.subtask_not_named", region=found[0].name, parallelism=len(found), name=name)
+    return found[0]
+
+
+def regions_named(run: Run, text: str) -> tuple[RegionId, ...]:
+    """Return the region of TASK[INDEX], or all of TASK; the name may be that of a stage of the region."""
     found = _NAME.match(text)
     name = (found["name"] if found else text).removeprefix(run.task_prefix)
     if name == CLOSE.name:
-        return CLOSE
+        return (CLOSE,)
     known = {stage: region for region in run.topology.regions for stage in (region.name, *region.stages)}
     if name not in known:
         names = [*(each.name for each in run.topology.regions), CLOSE.name]
         raise unknown_task(run.id, text, name, names)
     region, index = known[name], found["index"] if found else None
-    if index is None and region.parallelism > 1:
-        raise Misconfigured.of(
-            "recovery.subtask_not_named", region=region.name, parallelism=region.parallelism, name=name
-        )
-    asked = RegionId(region.name, int(index or 0))
+    if index is None:
+        return tuple(RegionId(region.name, subtask) for subtask in range(region.parallelism))
+    asked = RegionId(region.name, int(index))
     if not run.topology.knows(asked):
         raise Misconfigured.of(
             "recovery.subtask_unknown", region=region.name, parallelism=region.parallelism - 1, index=index
         )
-    return asked
+    return (asked,)
 
 
 def _gone(state: RunState, text: str) -> list[Loss]:

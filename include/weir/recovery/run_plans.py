@@ -27,7 +27,6 @@ from weir.recovery.rules.plan import WITH_CODE, Plan, StepKind
 from weir.recovery.rules.standing import Stand, Standing, TaskFacts
 from weir.recovery.standing import Asked, clear_stopped, standing_to_tell, unknown_standings
 from weir.topology.ids import OWN_RUN, RunId
-from weir.topology.regions import RegionId
 
 Reach = Callable[[], AbstractContextManager[Asked]]
 """Gives Airflow, or why it cannot be asked."""
@@ -169,13 +168,6 @@ def _of_cleared(
     cleared = tuple(each.region for each in standing.restarted)
     again = _asked(services, replace(question, code=RepairCode.NEWEST, cleared=cleared), reach)
     return again, stopped if again.plan.impossible else standing
-
-
-def plan_of_clear(services: Services, run: str, regions: Iterable[RegionId]) -> tuple[Plan, Acts]:
-    """Plan what a person's clear of some tasks restarts, by what the ledger knows: they run what is deployed."""
-    answer = ask(services, Question(run, code=RepairCode.NEWEST, cleared=tuple(regions), looks=False))
-    with services.ledger.transaction() as session:
-        return answer.plan, acts_of(session, answer.run.id, answer.plan)
 
 
 def standing_named(services: Services, run: str, name: str, reach: Reach) -> Standing | None:

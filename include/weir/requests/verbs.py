@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from weir.coordination.airflow import AirflowStates, ClearItem, UserRights
+from weir.coordination.airflow import AirflowStates, UserRights
 from weir.coordination.services import Services
 from weir.errors import Conflict, Message, Misconfigured, WeirError
 from weir.integrity.repair import repair_runs
@@ -22,9 +22,10 @@ from weir.integrity.verification import VerifyReport, verify_runs
 from weir.ledger.clears import task_of
 from weir.ledger.database.tables import RunRow
 from weir.ledger.runs import dag_ids_of, run_by_id
+from weir.recovery.clear_plans import clear_by_hand, plan_of_clear
 from weir.recovery.pending_clears import deliver, what_was_cleared
 from weir.recovery.questions import Question, apply_answer, region_named
-from weir.recovery.run_plans import Reach, have_go_on, plan_of, plan_of_clear
+from weir.recovery.run_plans import Reach, have_go_on, plan_of
 from weir.requests.request import Request
 from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.savepoint import SavepointRequest, checkpoint_to_save, create, displaced
@@ -154,18 +155,17 @@ def _clear(services: Services, request: Request, reach: Reach) -> Planned:  # no
         run = run_by_id(session, found.id)
         region = region_named(run, request.what)
         task_id, index = task_of(session, run, region)
-    plan, acts = plan_of_clear(services, run.id, [region])
+    planned = plan_of_clear(services, run.id, [region])
 
     def carry_out(airflow: AirflowStates, by: str) -> str:
-        item = ClearItem(run.dag_id, run.run_id, task_id, index, None, note=f"weir: {by} cleared it from its page")
-        (seen,) = airflow.inspect([item])
-        (answer,) = airflow.clear([replace(item, expected_try=seen.try_number)])
+        ((_, _, answer),) = clear_by_hand(services, [planned], airflow, f"weir: {by} cleared it from its page")
         if not answer.cleared:
             raise Conflict.of("requests.not_cleared", region=region, state=answer.state or "waiting to run")
         return f"{region} of {run.id} is cleared, as if in Airflow"
 
     at: dict[str, str | int] = {"run_id": run.run_id, "task_id": task_id, "map_index": index}
-    return Planned(hash=acts.hash, dags=acts.dags, at=at, carry_out=carry_out, nothing=plan.impossible)
+    acts, nothing = planned.acts, planned.plan.impossible
+    return Planned(hash=acts.hash, dags=acts.dags, at=at, carry_out=carry_out, nothing=nothing)
 
 
 def _verify(services: Services, request: Request, reach: Reach) -> Planned:  # noqa: ARG001  as above

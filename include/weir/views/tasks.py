@@ -32,10 +32,11 @@ from weir.ledger.reads import reads_of
 from weir.ledger.results import findings_of
 from weir.ledger.runs import run_if_known, topology_of
 from weir.ledger.sources import all_splits_of, corrections_of, late_of, ranges_of
+from weir.recovery.clear_plans import plan_of_clear
 from weir.recovery.rules.plan import Plan, StepKind
 from weir.recovery.rules.staleness import USUAL_CAUSES
 from weir.recovery.rules.standing import Standing
-from weir.recovery.run_plans import Acts, Reach, plan_of_clear, standing_named
+from weir.recovery.run_plans import Acts, Reach, standing_named
 from weir.topology.regions import RegionId, Topology
 from weir.views.code import CodeOfStage, code_of_task
 from weir.wording import first_few
@@ -327,5 +328,6 @@ def task_details(services: Services, run: str, task: str, reach: Reach) -> TaskD
         detail = error if name else f"no task of run {run} has begun"
         raise HasNotBegun.of("views.nothing_to_explain", detail=detail, standing=standing) from error
     regions = [each.region for each in history]
-    plan, acts = plan_of_clear(services, name, regions) if is_pinned else (None, None)
+    cleared = plan_of_clear(services, name, regions) if is_pinned else None
+    plan, acts = (None, None) if cleared is None else (cleared.plan, cleared.acts)
     return TaskDetails(tasks=tasks, standing=standing, if_cleared=plan, acts=acts)
