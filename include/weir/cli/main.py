@@ -39,7 +39,7 @@ COMMANDS: Final = {
     "results": "weir.cli.commands.results:results",
     "failovers": "weir.cli.commands.failovers:failovers",
     "plan": "weir.cli.commands.plan:plan",
-    "clear": "weir.cli.commands.clear:clear",
+    "clear": "weir.cli.commands.plan:clear",
     "advise": "weir.cli.commands.advise:advise",
     "why": "weir.cli.commands.failovers:why",
     "gc": "weir.cli.commands.gc:gc",

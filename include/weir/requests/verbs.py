@@ -22,10 +22,9 @@ from weir.integrity.verification import VerifyReport, verify_runs
 from weir.ledger.clears import task_of
 from weir.ledger.database.tables import RunRow
 from weir.ledger.runs import dag_ids_of, run_by_id
-from weir.recovery.clear_plans import clear_by_hand, plan_of_clear
 from weir.recovery.pending_clears import deliver, what_was_cleared
 from weir.recovery.questions import Question, apply_answer, region_named
-from weir.recovery.run_plans import Reach, have_go_on, plan_of
+from weir.recovery.run_plans import Reach, clear_by_hand, have_go_on, plan_of, plan_of_clear
 from weir.requests.request import Request
 from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.savepoint import SavepointRequest, checkpoint_to_save, create, displaced

@@ -32,11 +32,10 @@ from weir.ledger.reads import reads_of
 from weir.ledger.results import findings_of
 from weir.ledger.runs import run_if_known, topology_of
 from weir.ledger.sources import all_splits_of, corrections_of, late_of, ranges_of
-from weir.recovery.clear_plans import plan_of_clear
 from weir.recovery.rules.plan import Plan, StepKind
 from weir.recovery.rules.staleness import USUAL_CAUSES
 from weir.recovery.rules.standing import Standing
-from weir.recovery.run_plans import Acts, Reach, standing_named
+from weir.recovery.run_plans import Acts, Reach, plan_of_clear, standing_named
 from weir.topology.regions import RegionId, Topology
 from weir.views.code import CodeOfStage, code_of_task
 from weir.wording import first_few
