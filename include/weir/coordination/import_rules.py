@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from weir.formats.manifest import InputRead, Manifest, Stored, splits_fingerprint
-from weir.topology.ids import AttemptId, run_ref
+from weir.topology.ids import AttemptId, parse_attempt_id, run_ref
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 
@@ -114,6 +114,48 @@ def other_splits(found: Iterable[Candidate], known: Mapping[str, list[Any] | Non
         each.attempt
         for each in found
         if any(resolved.get(source) != of for source, of in each.manifest.resolved.items())
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A result as it was read or published, and the revision of the dataflow that its reader had seen."""
+
+    try_number: int
+    digest: str
+    revision: int
+
+    def is_instead_of(self, candidate: Candidate, partition: PartitionId) -> bool:
+        """Report whether it is of a later try than an earlier result of a candidate, and has other rows."""
+        made = candidate.manifest
+        is_later = self.try_number > made.try_number and self.revision > made.revision
+        return is_later and self.digest != candidate.digests[partition]
+
+
+def outdated(
+    run: str,
+    found: Collection[Candidate],
+    published: Iterable[tuple[Iterable[InputRead], int]],
+    given_up: Collection[str],
+) -> frozenset[AttemptId]:
+    """Return the attempts of which a later try had other rows, as was read or published, also where it is gone.
+
+    In place of a result that is gone they would bring back what was corrected since. `published` are the reads of
+    closing tasks, each with its revision. What was read of attempts that were `given_up` does not count.
+    """
+    seen: dict[PartitionId, list[_Seen]] = defaultdict(list)
+    readers = [(each.reads, each.manifest.revision) for each in found if each.attempt not in given_up]
+    for reads, revision in (*readers, *published):
+        for read in reads:
+            parsed = parse_attempt_id(read.attempt)
+            if parsed is not None and read.attempt not in given_up:
+                partition = PartitionId(read.stage, read.subtask, read.layout, run_ref(read.run, run))
+                seen[partition].append(_Seen(parsed.try_number, read.digest, revision))
+    return frozenset(
+        each.attempt
+        for each in found
+        if not each.manifest.is_restored
+        and any(one.is_instead_of(each, partition) for partition in each.results for one in seen[partition])
     )
 
 

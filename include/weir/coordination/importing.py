@@ -7,7 +7,7 @@ manifest does not record enough to decide by.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -22,7 +22,7 @@ from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.formats.checks import BUILT_IN, CheckOutcome, CheckReason, GateResult
 from weir.formats.manifest import InputRead, Manifest, splits_fingerprint
-from weir.formats.paths import attempt_of_folder, pointer_path
+from weir.formats.paths import ResultPath, attempt_of_folder, parse_attempt_path, pointer_path
 from weir.formats.pointer import Pointer
 from weir.formats.run_record import RunRecord
 from weir.ledger.attempts import LIVE, Origin, attempts_known, end, free_number, synthetic_attempt, unended_closes
@@ -368,7 +368,7 @@ def enter_publications(session: Session, run: RunRow, pointers: Iterable[Pointer
         row.state = AttemptState.COMMITTED.value
         visible = {pointer.sink: pointer for pointer in every}
         _enter_reads(
-            session, run.id, closing, [read for each in visible.values() for read in _published_reads(run.id, each)]
+            session, run.id, closing, [read for each in visible.values() for read in published_reads(run.id, each)]
         )
     if row is None or row.is_of_dag_run:  # one of a deleted DagRun has not closed the run that replaced it
         run.closed_at = run.closed_at or at
@@ -395,15 +395,16 @@ def _enter_publication(session: Session, run: str, pointer: Pointer) -> None:
         enter_deliveries(session, run, pointer.sink, pointer.version, pointer.deliveries)
 
 
-def _published_reads(run: RunId, pointer: Pointer) -> Iterable[InputRead]:
+def published_reads(run: RunId, pointer: Pointer) -> Iterator[InputRead]:
+    """Yield what a closing task had read of a sink when it published a version."""
     for part in pointer.partitions:
-        attempt = attempt_of_folder(part.folder)
+        attempt, path = attempt_of_folder(part.folder), parse_attempt_path(part.folder)
         yield InputRead(
             argument=f"{pointer.sink}[{part.subtask}]",
             run=run,
             stage=pointer.sink,
             subtask=part.subtask,
-            layout=PLAIN.id,
+            layout=path.layout if isinstance(path, ResultPath) else PLAIN.id,
             attempt=attempt,
             digest=part.digest,
         )

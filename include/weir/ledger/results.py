@@ -164,9 +164,12 @@ def _supersede(session: Session, old: ResultRow, reason: str, now: datetime) -> 
         transition(session, old, PartitionState.SUPERSEDED, reason, now)
 
 
-def supersede_all(session: Session, run: str, reason: str, now: datetime) -> int:
-    """Take all current results of `run` out of use and return their number."""
-    rows = list(session.scalars(select(ResultRow).where(ResultRow.run == run, ResultRow.is_current)))
+def supersede_all(
+    session: Session, run: str, reason: str, now: datetime, attempts: Collection[str] | None = None
+) -> int:
+    """Take all current results of `run`, or of these attempts of it, out of use and return their number."""
+    query = select(ResultRow).where(ResultRow.run == run, ResultRow.is_current)
+    rows = list(session.scalars(query if attempts is None else query.where(ResultRow.attempt.in_(attempts))))
     for row in rows:
         _supersede(session, row, reason, now)
     session.execute(_TOUCHED, {"of": run})

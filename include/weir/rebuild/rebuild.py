@@ -23,6 +23,7 @@ from weir.coordination.import_rules import (
     choose,
     other_pins,
     other_splits,
+    outdated,
     splits_read,
     unfinished_restores,
 )
@@ -39,6 +40,7 @@ from weir.coordination.importing import (
     enter_results,
     enter_run,
     give_up,
+    published_reads,
     quarantined_attempts,
     settled_attempts,
     stop_everything,
@@ -80,7 +82,7 @@ from weir.recovery.datasets import compare
 from weir.store.catalogue import EpochCatalogue, StoredArchive, catalogue, stored_archives, stored_dataflows
 from weir.store.errors import NotFound
 from weir.store.store import MARKER
-from weir.topology.ids import RunRef
+from weir.topology.ids import AttemptId, RunRef
 from weir.topology.regions import PartitionId, RegionId, Topology
 
 UNKNOWN = (
@@ -349,12 +351,13 @@ def _run(
     given_up = frozenset(row.abandoned or ())
     refused = {*given_up, *quarantined_attempts(session, row.id), *(each.attempt for each in quarantined)}
     refused |= settled_attempts(session, row.id) if is_catching_up else set()
+    before = _known(session, row.id)
+    refused |= _outdated(session, row, found, epoch.pointers, now)
     unfinished = unfinished_restores(epoch.stored) - attempts_known(session, row.id)
     refused |= unfinished
     readers = [each for each in found if each.attempt not in refused or each in quarantined]
     splits = _splits(session, row.id, topology, readers)
     refused |= other_splits(readers, splits)
-    before = _known(session, row.id)
     chosen = choose(topology, row.id, found, refused, taken)
     own_run = RunRef(row.id)
     taken |= {partition.in_run(own_run): None for candidate in found for partition in candidate.results}
@@ -389,6 +392,17 @@ def _run(
     session.flush()
     summary = _summary(session, row, topology, epoch, notes)
     return replace(summary, is_changed=_known(session, row.id) != before)
+
+
+def _outdated(
+    session: Session, row: RunRow, found: Sequence[Candidate], pointers: Iterable[Pointer], now: datetime
+) -> frozenset[AttemptId]:
+    """Take the results out of use of which a later try had other rows, and return their attempts."""
+    given_up = frozenset(row.abandoned or ())
+    closes = [(published_reads(row.id, each), each.revision) for each in pointers if each.attempt not in given_up]
+    old = outdated(row.id, found, closes, given_up)
+    supersede_all(session, row.id, REASON, now, old)
+    return old
 
 
 def _known(session: Session, run: str) -> set[tuple[str, ...]]:

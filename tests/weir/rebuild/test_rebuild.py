@@ -254,6 +254,23 @@ def test_an_older_try_is_taken_where_the_newest_has_no_manifest(green):
     assert {found[0] for (_, stage, *_), found in current(green).items() if stage == "weather"} == {old}
 
 
+@pytest.mark.parametrize(("changed", "gone"), [("weather", "weather"), ("report", "delays"), ("weather", "delays")])
+def test_an_older_try_is_not_taken_where_the_newest_had_other_rows(green, changed, gone):
+    green.airflow.collects = False
+    green.content[changed] = "corrected"
+    green.airflow.clear_run_by_hand(green.run)
+    green.airflow.run_until_quiet()
+    corrected = outcome(green)
+    lose(green, gone, 0)
+    green.lose_ledger()
+    [built] = rebuild(green.services)
+    assert built.runs[0].is_outdated
+    green.airflow.clear_by_hand(green.run, "weir_close")
+    green.airflow.run_until_quiet()
+    assert set(green.airflow.states().values()) == {"success"}
+    assert outcome(green) == corrected
+
+
 def test_of_two_tries_with_one_number_that_of_the_later_revision_is_taken_whatever_the_clocks_say(green):
     task = green.airflow.task(green.run, "weather")
     green.airflow.clear_by_hand(green.run, "weather")
