@@ -40,7 +40,7 @@ SHOWN = 5
 
 _RUNS = (
     key("run"),
-    number("cleared"),
+    number("re-run"),
     number("if changed"),
     number("rows"),
     number("bytes"),
