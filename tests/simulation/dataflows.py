@@ -258,10 +258,11 @@ class Dataflows:
     def edit(self):
         """Other code, which makes other rows in one stage: a person has all runs computed again, once nothing is to do.
 
-        What runs, or what Weir has cleared, goes on with its code where a person clears it, too.
+        What runs, or what Weir has cleared, goes on with its code where a person clears it, too; and what a rebuilt
+        ledger knows nothing of begins with that of its run.
         """
         name = self.random.choice(list(self.town.airflows))
-        if any(task.try_number and task.state != "success" for task in tasks_of(self.town.airflows[name])):
+        if (self.lost and self._ledgers > 1) or any(task.try_number and task.state != "success" for task in tasks_of(self.town.airflows[name])):
             return
         airflow = self.town.airflows[name]
         self.edits[name][self.random.choice(self.stages[name])] += 1
