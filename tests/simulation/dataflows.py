@@ -262,7 +262,9 @@ class Dataflows:
         ledger knows nothing of begins with that of its run.
         """
         name = self.random.choice(list(self.town.airflows))
-        if (self.lost and self._ledgers > 1) or any(task.try_number and task.state != "success" for task in tasks_of(self.town.airflows[name])):
+        if (self.lost and self._ledgers > 1) or any(
+            task.try_number and task.state != "success" for task in tasks_of(self.town.airflows[name])
+        ):
             return
         airflow = self.town.airflows[name]
         self.edits[name][self.random.choice(self.stages[name])] += 1
