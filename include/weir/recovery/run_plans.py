@@ -10,21 +10,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from weir.code.archive import Archive, archived
 from weir.code.generation_rules import RepairCode
+from weir.code.version import code_version
 from weir.coordination.airflow import AirflowStates, ClearAnswer, ClearItem
 from weir.coordination.services import Services
 from weir.errors import Misconfigured
 from weir.execution.run_state import CLOSE
 from weir.ledger.clears import task_of
-from weir.ledger.database.tables import DataflowRow, RunRow
+from weir.ledger.database.tables import DataflowRow, ResultRow, RunRow
 from weir.ledger.names import as_digits, as_epoch, require_dataflow
 from weir.ledger.runs import Run, named_run, run_by_id, run_if_known, runs_of
 from weir.recovery.pending_clears import what_was_cleared
@@ -33,7 +37,7 @@ from weir.recovery.rules.plan import WITH_CODE, Plan, StepKind
 from weir.recovery.rules.standing import Stand, Standing, TaskFacts
 from weir.recovery.standing import Asked, clear_stopped, standing_to_tell, unknown_standings
 from weir.topology.ids import OWN_RUN, RunId
-from weir.topology.regions import RegionId
+from weir.topology.regions import PartitionId, RegionId
 
 Reach = Callable[[], AbstractContextManager[Asked]]
 """Gives Airflow, or why it cannot be asked."""
@@ -233,19 +237,45 @@ def plans_of_clear(
     first: str | None = None,
     last: str | None = None,
     code: RepairCode | None = None,
+    deployed: Callable[[str], Archive] | None = None,
 ) -> tuple[ClearPlan, ...]:
     """Plan a clear of tasks of a run, or of all runs of a dataflow from an epoch to another one, oldest first.
 
     A task is a region or a stage of it, with its subtask or without: all of them. Without any, it is the whole run.
-    `code` is what the dataflow runs after a clear in Airflow, unless it is given. Raises Misconfigured for names that
-    there are not, and as `weir plan`.
+    `code` is what the dataflow runs after a clear in Airflow, unless it is given. With `deployed`, which gives the code
+    of a dataflow, only tasks of whose results other code has made any, and only their runs. Raises Misconfigured for
+    names that there are not, and as `weir plan`.
     """
     with services.ledger.transaction() as session:
         runs = [run_by_id(session, each.id) for each in _runs(session, name, first, last)]
+        wanted = {run.id: tuple(dict.fromkeys(_regions(run, tasks))) for run in runs}
+    if deployed is not None:
+        version = cache(partial(code_version, deployed(runs[0].dataflow.name).files))
+        with services.ledger.transaction() as session:
+            wanted = {run.id: _of_other_code(session, run, wanted[run.id], version) for run in runs}
     return tuple(
-        plan_of_clear(services, run.id, dict.fromkeys(_regions(run, tasks)), code or run.dataflow.repair_code)
+        plan_of_clear(services, run.id, wanted[run.id], code or run.dataflow.repair_code)
         for run in runs
+        if wanted[run.id]
     )
+
+
+def _of_other_code(
+    session: Session, run: Run, regions: Sequence[RegionId], version: Callable[[tuple[str, ...]], str]
+) -> tuple[RegionId, ...]:
+    """Return the regions of whose current results code of another version than that of their functions has made any."""
+    made: dict[RegionId, list[set[str]]] = defaultdict(list)
+    query = select(ResultRow).where(ResultRow.run == run.id, ResultRow.is_current)
+    for row in session.scalars(query):
+        partition = PartitionId(row.stage, row.subtask, row.layout)
+        if run.topology.writes(row.stage, row.layout):
+            made[run.topology.producer(partition)].append({*row.versions})
+    found = []
+    for region in made.keys() & set(regions):
+        functions = archived(stage.function for stage in run.topology.stages_of(region.name))
+        if not all(version(functions) in versions for versions in made[region]):
+            found.append(region)
+    return tuple(sorted(found, key=regions.index))
 
 
 def _runs(session: Session, name: str, first: str | None, last: str | None) -> list[RunRow]:

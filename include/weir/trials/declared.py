@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from weir.code.archive import Archive, pack, top_level
 from weir.dataflow import Dataflow, Stage
 from weir.dataflow.stage import StageKind
 from weir.doctor.problems import Problem, answers_about
@@ -51,16 +52,6 @@ class Declared:
     sql: Mapping[str, str] = field(default_factory=dict)
     zone: str = "UTC"
 
-    @contextmanager
-    def modules_on_path(self) -> Iterator[None]:
-        """Find modules also beside the DAG file meanwhile, as Airflow does."""
-        folder = str(self.file.resolve().parent)
-        sys.path.append(folder)
-        try:
-            yield
-        finally:
-            sys.path.remove(folder)
-
 
 def declared_in(
     file: Path, stage: str, dataflow: str | None = None, environ: Mapping[str, str] = os.environ
@@ -69,30 +60,69 @@ def declared_in(
 
     Raises Misconfigured for a file that cannot be imported, and for a name that is none of a stage with a function.
     """
+    found, expectations = _declared(file, environ)
+    flows = [flow for flow, _ in found]
+    if dataflow is not None:
+        flows = [_named(file, found, dataflow)[0]]
+    flow = _flow(file, flows, stage)
+    other = next(other for each, other in found if each is flow)
+    return Declared(file, flow, _stage(flow, stage), expectations, other["sql"], other["zone"])
+
+
+def code_in(file: Path, dataflow: str, environ: Mapping[str, str] = os.environ) -> Archive:
+    """Return the code of a dataflow as a DAG file, and the modules and files that it names, have it now.
+
+    Raises Misconfigured for a file that cannot be imported or does not declare it, and for a module that is not found.
+    """
+    flow, other = _named(file, _declared(file, environ)[0], dataflow)
+    with modules_beside(file):
+        applications = {name: Path(path).read_bytes() for name, path in other["applications"].items()}
+        return pack(top_level(stage.function for stage in flow.stages), other["sql"], applications)
+
+
+@contextmanager
+def modules_beside(file: Path) -> Iterator[None]:
+    """Find modules also beside a DAG file meanwhile, as Airflow does."""
+    folder = str(file.resolve().parent)
+    sys.path.append(folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
+_Found = list[tuple[Dataflow, Mapping[str, Any]]]
+"""Dataflows, and what else their files say of each."""
+
+
+def _declared(file: Path, environ: Mapping[str, str]) -> tuple[_Found, str]:
+    """Return what a DAG file declares, and the folder of the suites. Raises Misconfigured if there is nothing."""
     if not file.is_file():
         raise Misconfigured.of("trials.no_dag_file", file=file)
-    flows: list[Dataflow] = []
-    others: list[Mapping[str, Any]] = []
+    found: _Found = []
     expectations = ""
     for answer in answers_about(["--declare", str(file)], environ):
         if "ended" in answer:
             raise Misconfigured.of("trials.import_ended", file=file, answer=answer["ended"])
         for problem in answer.get("problems", ()):
             raise Misconfigured(str(Problem.from_json(problem)))
-        flows += [Dataflow.from_json(each["flow"]) for each in answer.get("dataflows", ())]
-        others += answer.get("dataflows", ())
+        found += [(Dataflow.from_json(each["flow"]), each) for each in answer.get("dataflows", ())]
         expectations = answer.get("expectations", expectations)
-    flow = _flow(file, [each for each in flows if dataflow in (None, each.name)] or flows, stage, dataflow)
-    other = others[flows.index(flow)]
-    return Declared(file, flow, _stage(flow, stage), expectations, other["sql"], other["zone"])
-
-
-def _flow(file: Path, flows: list[Dataflow], stage: str, dataflow: str | None) -> Dataflow:
-    if not flows:
+    if not found:
         raise Misconfigured.of("trials.no_dataflow", file=file)
+    return found, expectations
+
+
+def _named(file: Path, found: _Found, dataflow: str) -> tuple[Dataflow, Mapping[str, Any]]:
+    for flow, other in found:
+        if flow.name == dataflow:
+            return flow, other
+    known = ", ".join(flow.name for flow, _ in found)
+    raise Misconfigured.of("trials.dataflow_unknown", file=file, dataflow=dataflow, known=known)
+
+
+def _flow(file: Path, flows: list[Dataflow], stage: str) -> Dataflow:
     known = ", ".join(each.name for each in flows)
-    if dataflow is not None and dataflow not in [each.name for each in flows]:
-        raise Misconfigured.of("trials.dataflow_unknown", file=file, dataflow=dataflow, known=known)
     having = [each for each in flows if stage in [one.name for one in each.stages]]
     if len(having) > 1:
         raise Misconfigured.of("trials.stage_ambiguous", file=file, stage=stage, dataflows=len(having), known=known)

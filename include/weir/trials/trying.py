@@ -38,7 +38,7 @@ from weir.reading.opened import together
 from weir.secrecy import without_secrets
 from weir.state.spark_schema import arrow_schema, spark_ddl
 from weir.store.store import Store
-from weir.trials.declared import AS_IT_WAS, NEWEST, Declared, Wanted, declared_in
+from weir.trials.declared import AS_IT_WAS, NEWEST, Declared, Wanted, declared_in, modules_beside
 from weir.trials.on_run import opened_on_run
 from weir.trials.on_samples import interval_of, reads_stored, trial_on_samples
 from weir.trials.trial import Trial
@@ -71,7 +71,7 @@ def trial_of(declared: Declared, wanted: Wanted, scratch: Store, services: Servi
         raise Misconfigured.of("trials.code_choice_unknown", code=wanted.code, newest=NEWEST, as_it_was=AS_IT_WAS)
     if wanted.code == AS_IT_WAS and wanted.samples is not None:
         raise Misconfigured.of("trials.code_without_run")
-    with declared.modules_on_path(), ExitStack() as closing:
+    with modules_beside(declared.file), ExitStack() as closing:
         if wanted.samples is not None:
             yield trial_on_samples(declared, wanted, scratch)
         elif not reads_stored(declared.flow, wanted.stage) and wanted.code == NEWEST:

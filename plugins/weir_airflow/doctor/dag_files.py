@@ -143,7 +143,15 @@ def declared(file: str, expectations: str) -> dict[str, Any]:
         problems = list(_import_problems(file))
     return {
         "file": file,
-        "dataflows": [{"flow": each.flow.to_json(), "sql": dict(each.sql), "zone": each.zone} for each in found],
+        "dataflows": [
+            {
+                "flow": each.flow.to_json(),
+                "sql": dict(each.sql),
+                "zone": each.zone,
+                "applications": {name: str(path) for name, path in each.applications.items()},
+            }
+            for each in found
+        ],
         "expectations": expectations,
         "problems": [problem.to_json() for problem in problems],
     }

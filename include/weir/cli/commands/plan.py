@@ -6,6 +6,7 @@ Invariant: without --apply they change nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from weir.cli.airflow_api import airflow_if_reached, deliver_or_tell, deliver_pe
 from weir.cli.documents import AsJson, print_document
 from weir.cli.plan_report import print_plan
 from weir.cli.tables import key, number, print_cells, print_line
+from weir.code.archive import Archive
 from weir.code.generation_rules import RepairCode
 from weir.coordination.services import Services
 from weir.environment import opened_services
@@ -165,20 +167,38 @@ def clear(
             show_default=False,
         ),
     ] = None,
+    changed: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DAG_FILE",
+            help="Only tasks whose results other code has made than that of this DAG file and its modules.",
+            show_default=False,
+        ),
+    ] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Clear them.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what a clear of tasks restarts, in one run or in the runs of several epochs; with --apply, clear them."""
     with opened_services() as services:
-        plans = plans_of_clear(services, name, tasks or (), first, last, code)
+        deployed = None if changed is None else partial(_code_in, changed)
+        plans = plans_of_clear(services, name, tasks or (), first, last, code, deployed)
         if as_json:
             print_document(plans=[each.fields() for each in plans])
+        elif not plans:
+            print_line(f"All results were made by the code of {changed}, or by code that is equal.")
         elif len(plans) == 1:
             print_plan(plans[0].plan)
         else:
             _print_runs(plans)
-        said = _cleared(services, plans, code) if apply else _not_yet(plans)
-        print_line(said, Console(stderr=as_json))
+        if plans:
+            said = _cleared(services, plans, code) if apply else _not_yet(plans)
+            print_line(said, Console(stderr=as_json))
+
+
+def _code_in(file: Path, dataflow: str) -> Archive:
+    from weir.trials.declared import code_in  # noqa: PLC0415  only this option asks a DAG file
+
+    return code_in(file, dataflow)
 
 
 def _print_runs(plans: Sequence[ClearPlan]) -> None:
