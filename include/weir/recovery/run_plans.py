@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -38,6 +39,8 @@ from weir.recovery.rules.standing import Stand, Standing, TaskFacts
 from weir.recovery.standing import Asked, clear_stopped, standing_to_tell, unknown_standings
 from weir.topology.ids import OWN_RUN, RunId
 from weir.topology.regions import PartitionId, RegionId
+
+_EPOCH_OR_DAY = re.compile(r"\d{8}(T\d*Z?)?")
 
 Reach = Callable[[], AbstractContextManager[Asked]]
 """Gives Airflow, or why it cannot be asked."""
@@ -283,13 +286,27 @@ def _runs(session: Session, name: str, first: str | None, last: str | None) -> l
         if session.get(DataflowRow, name) is not None:
             raise Misconfigured.of("recovery.clear_of_which_epochs", dataflow=name)
         return [named_run(session, name)]
+    if "@" in name:
+        raise Misconfigured.of("recovery.clear_of_run_and_epochs", run=name, dataflow=name.partition("@")[0])
     require_dataflow(session, name)
-    since, until = as_digits(first or ""), as_digits(last or "")
+    since, until = (None if each is None else _epoch_named(each) for each in (first, last))
+    if since and until and since > until and not since.startswith(until):
+        raise Misconfigured.of("recovery.span_backwards", first=first, last=last)
     there = [row for row in runs_of(session, name) if row.has_dag_run and row.pinned is not None]
-    found = [row for row in there if row.epoch >= since and (row.epoch <= until or row.epoch.startswith(until))]
+    found = [row for row in there if since is None or row.epoch >= since]
+    found = [row for row in found if until is None or row.epoch <= until or row.epoch.startswith(until)]
     if not found:
         known = f"{there[0].epoch} to {there[-1].epoch}" if there else "none"
-        raise Misconfigured.of("recovery.no_run_between", dataflow=name, first=first, last=last, known=known)
+        span = " ".join(f"{word} {each}" for word, each in (("from", first), ("to", last)) if each is not None)
+        raise Misconfigured.of("recovery.no_run_between", dataflow=name, span=span, known=known)
+    return found
+
+
+def _epoch_named(text: str) -> str:
+    """Return an epoch, or a day of some, as epochs begin. Raises Misconfigured for what is neither."""
+    found = as_digits(text)
+    if not _EPOCH_OR_DAY.fullmatch(found):
+        raise Misconfigured.of("recovery.no_epoch_or_day", text=text)
     return found
 
 

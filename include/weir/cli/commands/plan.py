@@ -19,9 +19,11 @@ from weir.cli.plan_report import print_plan
 from weir.cli.tables import key, number, print_cells, print_line
 from weir.code.archive import Archive
 from weir.code.generation_rules import RepairCode
+from weir.coordination.airflow import ClearAnswer
 from weir.coordination.services import Services
 from weir.environment import opened_services
 from weir.errors import Misconfigured
+from weir.execution.airflow_words import NOT_IN_AIRFLOW
 from weir.recovery.dataset_plans import plans_if_changed
 from weir.recovery.questions import Question, apply_answer
 from weir.recovery.rules.plan import StepKind
@@ -230,10 +232,10 @@ def _cleared(services: Services, plans: Sequence[ClearPlan], code: RepairCode | 
             raise Misconfigured.of("cli.airflow_not_reached", why=asked.why_not)
         answers = clear_by_hand(services, plans, asked.airflow, "weir: cleared by `weir clear`")
     done = [answer for _, _, answer in answers if answer.cleared]
-    left = [
-        f"{region} of {run.id} ({answer.state or 'waits to run'})"
-        for run, region, answer in answers
-        if not answer.cleared
-    ]
+    left = [f"{region} of {run.id} ({_why_not(answer)})" for run, region, answer in answers if not answer.cleared]
     others = f" Not cleared: {first_few(left, SHOWN)}." if left else ""
-    return f"{len(done)} task instance(s) of {len(plans)} run(s) are cleared. Is the DAG unpaused?{others}"
+    return f"{len(done)} task instance(s) of {len(plans)} run(s) are cleared.{others}"
+
+
+def _why_not(answer: ClearAnswer) -> str:
+    return "Airflow has no such task instance" if answer.state in NOT_IN_AIRFLOW else answer.state or "waits to run"

@@ -99,6 +99,10 @@ def test_names_that_there_are_not_are_answered_with_what_there_is(days):
     for words, kind in (
         (("ladder",), "recovery.clear_of_which_epochs"),
         (("ladder", (), "2014-01-01"), "recovery.no_run_between"),
+        (("ladder", (), "yesterday"), "recovery.no_epoch_or_day"),
+        (("ladder", (), "2013-01"), "recovery.no_epoch_or_day"),
+        (("ladder", (), "2013-01-03", "2013-01-02"), "recovery.span_backwards"),
+        (("ladder@2013-01-02", (), "2013-01-01"), "recovery.clear_of_run_and_epochs"),
         (("lader", (), "2013-01-01"), "ledger.dataflow_unknown"),
         (("ladder@2013-01-07",), "ledger.run_unknown"),
         (("ladder@2013-01-02", ("flighs",)), "ledger.task_unknown"),
