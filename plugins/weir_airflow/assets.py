@@ -14,7 +14,7 @@ once, it fails at the second one, and calls that task failed, though its run is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk import Asset, AssetAlias
 
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
+DATA_SET: Final = "weir://"
+"""The beginning of the URI of a sink's asset."""
+
+
 def sink_alias(dataflow: str, sink: str) -> AssetAlias:
     """The alias to which `weir_close` adds a sink's asset. A DAG may be scheduled on it, or on `sink_asset`."""
     return AssetAlias(f"{dataflow}.{sink}")
@@ -35,7 +39,7 @@ def sink_alias(dataflow: str, sink: str) -> AssetAlias:
 
 def sink_asset(dataflow: str, sink: str) -> Asset:
     """The asset of a sink, for the schedule of DAGs that read its published data."""
-    return Asset(name=f"{dataflow}.{sink}", uri=f"weir://{dataflow}/{sink}")
+    return Asset(name=f"{dataflow}.{sink}", uri=f"{DATA_SET}{dataflow}/{sink}")
 
 
 def on_dataset(name: str) -> Asset:

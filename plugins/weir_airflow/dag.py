@@ -32,6 +32,7 @@ from weir_airflow.dags.docs import (
 )
 from weir_airflow.dags.schedule import (
     cadence_of,
+    data_sets_of,
     declared_cadence,
     has_intervals,
     is_partitioned,
@@ -376,10 +377,11 @@ def _require_intervals(where: str, group: TaskGroup) -> None:
         )
 
 
-def _schedule_of(dag: DAG, declared: str | None) -> tuple[str, str, str | None, bool]:
-    """Return a DAG's schedule as a declaration has it: name, time zone, cadence, and whether it has partitions."""
+def _schedule_of(dag: DAG, declared: str | None) -> tuple[str, str, str | None, bool, tuple[str, ...]]:
+    """Return a DAG's schedule as a declaration has it: name, zone, cadence, whether data sets start it, and which."""
     name, zone = schedule_name(dag.timetable), zone_of(dag.timetable, dag.timezone)
-    return name, zone, declared or cadence_of(dag.timetable), is_partitioned(dag.timetable)
+    every = declared or cadence_of(dag.timetable)
+    return name, zone, every, is_partitioned(dag.timetable), data_sets_of(dag.timetable)
 
 
 _CLOSE_DOC: Final = """### Closes the run

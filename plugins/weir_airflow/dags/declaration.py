@@ -152,7 +152,8 @@ class Declaration:
     `spark_conn_id` names the connection to Spark (None: that of Weir's settings); a stage may name another. `sql` has
     the texts of the SQL files of its stages, `applications` the files of their applications. These are code: a change
     of them changes no DAG. `schedule` names the timetable of the DAG (empty: it has none), `zone` its time zone,
-    `cadence` is `every` of its cadence (None: it has none), `is_partitioned` says that data sets start its runs.
+    `cadence` is `every` of its cadence (None: it has none), `is_partitioned` says that data sets start its runs,
+    `started_by` which of them other dataflows publish.
     """
 
     flow: Dataflow
@@ -166,6 +167,7 @@ class Declaration:
     zone: str = "UTC"
     cadence: str | None = None
     is_partitioned: bool = False
+    started_by: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         seen = _SEEN.get()

@@ -21,6 +21,7 @@ from weir.dataflow.arguments import shown
 from weir.errors import Misconfigured
 from weir.intervals import offset_name
 from weir.wording import did_you_mean
+from weir_airflow.assets import DATA_SET
 
 _WITHOUT_INTERVAL: Final = ("@once", "@continuous")
 _AIRFLOW: Final = "airflow."
@@ -91,6 +92,12 @@ def _assets_in(condition: Any) -> Iterator[Any]:
     for each in getattr(condition, "objects", ()):
         yield from _assets_in(each)
     yield condition
+
+
+def data_sets_of(timetable: Any) -> tuple[str, ...]:
+    """Return the names of the data sets of dataflows that start the runs of a timetable, `DATAFLOW.SINK`."""
+    found = _assets_in(timetable.asset_condition) if is_partitioned(timetable) else ()
+    return tuple(each.name for each in found if str(getattr(each, "uri", "")).startswith(DATA_SET))
 
 
 def is_partitioned(timetable: Any) -> bool:

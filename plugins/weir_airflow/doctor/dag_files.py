@@ -190,6 +190,7 @@ def _described(declared: Declaration) -> dict[str, Any]:
         "group": declared.task_prefix.rstrip("."),
         "cadence": None if declared.cadence is None else f"{declared.cadence} in {declared.zone}",
         "sinks": list(topology.sinks),
+        "started_by": list(declared.started_by),
         "reads": [
             {"stage": stage.name, "dataset": each.stage, "epoch": each.epoch}
             for stage, _, each in datasets_read(declared.flow.stages)

@@ -11,12 +11,13 @@ from weir.doctor.ledger import LedgerExam
 DAILY, HOURLY = "0 0 * * * in UTC", "0 * * * * in UTC"
 
 
-def declared(name, *reads, cadence=DAILY, sinks=("out",)):
+def declared(name, *reads, cadence=DAILY, sinks=("out",), started_by=()):
     return {
         "file": f"{name}.py",
         "dataflow": name,
         "cadence": cadence,
         "sinks": list(sinks),
+        "started_by": list(started_by),
         "reads": [{"stage": "read", "dataset": dataset, "epoch": epoch} for dataset, epoch in reads],
     }
 
@@ -39,6 +40,26 @@ def test_a_data_set_has_to_fit_who_reads_it(producer, epoch, kind):
     assert [(each.file, each.stage, each.text.kind) for each in found] == (
         [("report.py", "read", kind)] if kind else []
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("trips.out", None),
+        ("trips.ouz", "doctor.start_not_declared"),
+        ("report.out", "doctor.dataflow_starts_itself"),
+        ("elsewhere.out", None),
+    ],
+)
+def test_what_starts_a_dataflow_is_published_by_another_one(name, kind):
+    flows = [declared("trips"), declared("report", started_by=[name])]
+    assert [(each.file, each.text.kind) for each in dataset_problems(flows)] == ([("report.py", kind)] if kind else [])
+    assert [name in note for note in unknown_publishers(flows)] == ([True] if name == "elsewhere.out" else [])
+
+
+def test_a_data_set_that_no_file_publishes_may_be_a_wrong_name():
+    (note,) = unknown_publishers([declared("trips"), declared("report", ("trip.out", "same"))])
+    assert note.endswith("did you mean trips.out?")
 
 
 def test_a_cycle_over_three_files_is_named():

@@ -82,6 +82,7 @@ def test_a_dataflow_that_nothing_refers_to_is_found_with_its_tasks(check):
             "group": "",
             "cadence": "0 0 * * * in UTC",
             "sinks": ["cleaned"],
+            "started_by": [],
             "reads": [],
         }
     ]
