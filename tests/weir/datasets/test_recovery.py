@@ -1,10 +1,12 @@
 """Recovery across dataflows: what is lost, changed or deleted in one, and what runs again in the other."""
 
 import pytest
-from tests.weir.datasets.neighbours import reader, trips
+from tests.builders.ledgers import StoppingLedger, new_ledger
+from tests.weir.datasets.neighbours import Neighbours, reader, trips
 
 from weir.dataflow import dataset, last
-from weir.ledger.database.tables import RunRow
+from weir.integrity.verification import verify_runs
+from weir.ledger.database.tables import PublicationRow, RunRow
 from weir.recovery.adopt import adopt
 from weir.recovery.datasets import tell_readers
 from weir.views.datasets import dataset_details
@@ -171,6 +173,61 @@ def test_a_changed_version_is_told_later_where_a_process_was_killed(read, monkey
     read.airflows["report"].deliver_clears("report")
     read.go_on()
     assert {key[:2] for key in run_since(read, before)} == {("trips", 2), ("report", 2)}
+
+
+def test_a_version_that_is_published_while_readers_are_compared_is_told_as_well(tmp_path, monkeypatch):
+    waiting = []
+
+    def point(dataflow, is_open):
+        if dataflow == "report" and not is_open and waiting:
+            waiting.pop()()
+
+    town = Neighbours(tmp_path, StoppingLedger(new_ledger(tmp_path / "ledger.db")._engine, point))
+    flow = town.add(trips())
+    town.add(reader(zones=dataset("trips.zones")))
+    town.run("trips", 1)
+    town.run("report", 1)
+
+    def publish(what):
+        town.content["trips"]["raw"] = what
+        flow.clear_run_by_hand("scheduled__2013-01-01")
+        flow.run_until_quiet()
+
+    with monkeypatch.context() as killed:
+        killed.setattr("weir.settling.tell_readers", lambda *_: [])
+        publish("other")
+        waiting.append(lambda: publish("newer"))
+        assert tell_readers(town.services, "trips") == ["report"]
+        assert len(town.versions("trips")) == 3
+    assert tell_readers(town.services, "trips") == ["report"]
+    assert tell_readers(town.services, "trips") == []
+
+
+def test_a_version_of_which_only_the_number_is_assigned_is_not_read(town):
+    """As a closing task leaves it that is killed before it has written the pointer."""
+    town.add(trips())
+    report = town.add(reader(zones=dataset("trips.zones")))
+    town.run("trips", 1)
+    with town.ledger.transaction("trips") as session:
+        session.query(PublicationRow).one().published_at = None
+    report.dag_run(1)
+    town.go_on()
+    task = report.task("scheduled__2013-01-01", "read")
+    assert (task.state, task.waits_on.kind) == ("up_for_reschedule", "recovery.dataset_awaited")
+
+
+def test_a_published_file_that_was_found_damaged_is_made_again_though_it_is_there(read):
+    (version,) = read.versions("trips", day=2)
+    file = f"{version.folders[0]}/part-0.bin"
+    first, *others = read.store.read(file)
+    read.store.replace(file, bytes([first ^ 1, *others]))
+    assert verify_runs(read.services, "trips@20130102T000000Z", "a test").bad
+    before = executed(read)
+    read.airflows["report"].clear_by_hand("scheduled__2013-01-02", "read")
+    read.go_on()
+    assert ("trips", 2, "by_zone-zones[0]") in run_since(read, before)
+    assert len(read.versions("trips", day=2)) == 2
+    assert read.airflows["report"].state_of("scheduled__2013-01-02") == "success"
 
 
 def test_what_a_deleted_dag_run_has_published_can_be_read(town):
