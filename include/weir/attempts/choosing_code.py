@@ -13,7 +13,7 @@ from typing import cast
 
 from sqlalchemy.orm import Session
 
-from weir.code.archive import Archive, archive_of, archived
+from weir.code.archive import Archive, archive_of
 from weir.code.generation_rules import Cause, Choice, Code, Generation, RepairCode, TaskCode, choose, short
 from weir.code.version import code_version, lacking_functions
 from weir.coordination.services import Services
@@ -29,6 +29,7 @@ from weir.ledger.code import (
     archive_row,
     enter_archive,
     forget_archive,
+    functions_of,
     generations_of,
     subtasks_done,
 )
@@ -198,14 +199,6 @@ def choose_code(
     )
     choice = choose(task, deployed, cause, repair)
     return _stored(session, archives, choice, deployed, functions, region)
-
-
-def functions_of(topology: Topology, region: str) -> tuple[str, ...]:
-    """Return the pipeline's functions ("module:function") that the tasks of a region call, and its stages' files.
-
-    Weir's own, of sources such as files_source, are in no archive.
-    """
-    return archived(stage.function for stage in topology.stages_of(region))
 
 
 def _stored(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weir.cli.tables import key, number, print_cells, print_line, text
 from weir.code.generation_rules import RepairCode, short
-from weir.recovery.rules.plan import Plan, Step, StepKind, Total, total_of
+from weir.recovery.rules.plan import Cost, Plan, Step, StepKind, Total, total_of
 from weir.recovery.rules.staleness import USUAL_CAUSES
 from weir.recovery.rules.standing import Standing
 from weir.units import format_size
@@ -54,8 +54,12 @@ _COLUMNS = (key("region"), text("action"), text("why"), number("rows"), number("
 
 def _cells(step: Step, *, is_possible: bool) -> tuple[str, ...]:
     cost, action = step.cost, str(step.kind) if is_possible else step.kind.unapplied()
-    costs = ("?", "?", "?") if cost is None else (f"{cost.rows:,}", format_size(cost.bytes), f"{cost.seconds:,.1f}")
-    return (str(step.region), action, step.reason, *costs)
+    return (str(step.region), action, step.reason, *(("?", "?", "?") if cost is None else cost_cells(cost)))
+
+
+def cost_cells(cost: Cost | Total) -> tuple[str, str, str]:
+    """Return rows, bytes and seconds as the cells of a table."""
+    return f"{cost.rows:,}", format_size(cost.bytes), f"{cost.seconds:,.1f}"
 
 
 def _totals(plan: Plan) -> list[str]:

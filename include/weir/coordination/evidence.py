@@ -72,7 +72,7 @@ def require_own_ledger(services: Services, dataflow: str) -> None:
 def require_not_behind(services: Services, dataflow: str) -> None:
     """Compare the ledger with the newest files of a dataflow. Raises LedgerBehind, or Retryable."""
     store = services.store
-    epochs = [each for each in folders_in(store, dataflow) if not each.startswith("_")]
+    epochs = _epochs_in(services, dataflow)
     require_known_checkpoints(services, dataflow)
     if epochs:
         _see_record(services, dataflow, max(epochs))
@@ -80,10 +80,7 @@ def require_not_behind(services: Services, dataflow: str) -> None:
         services.ledger.require_not_behind(session, dataflow)
         known = set(session.scalars(select(RunRow.epoch).where(RunRow.dataflow == dataflow)))
     for epoch in sorted(set(epochs) - known):
-        if _see_record(services, dataflow, epoch) is not None:
-            raise services.ledger.behind(
-                dataflow, Message("coordination.run_unknown", epoch_folder=epoch_folder(dataflow, epoch))
-            )
+        _require_no_record(services, dataflow, epoch)
     for sink in folders_in(store, sinks_folder(dataflow)):
         newest = max(folders_in(store, f"{sinks_folder(dataflow)}/{sink}"), default=None)
         if newest in known:
@@ -95,15 +92,24 @@ def require_epoch_before_known(services: Services, dataflow: str, epoch: str) ->
 
     Costs a listing of the dataflow, and a small file if it is so. Raises Retryable.
     """
-    earlier = [each for each in folders_in(services.store, dataflow) if not each.startswith("_") and each < epoch]
-    before = max(earlier, default=None)
+    before = max((each for each in _epochs_in(services, dataflow) if each < epoch), default=None)
     if before is None:
         return
     with services.ledger.transaction() as session:
         is_known = session.get(RunRow, run_key(dataflow, before)) is not None
-    if not is_known and _see_record(services, dataflow, before) is not None:
+    if not is_known:
+        _require_no_record(services, dataflow, before)
+
+
+def _epochs_in(services: Services, dataflow: str) -> list[str]:
+    return [each for each in folders_in(services.store, dataflow) if not each.startswith("_")]
+
+
+def _require_no_record(services: Services, dataflow: str, epoch: str) -> None:
+    """Raise LedgerBehind if the store has a run of this epoch, which the ledger does not know."""
+    if _see_record(services, dataflow, epoch) is not None:
         raise services.ledger.behind(
-            dataflow, Message("coordination.run_unknown", epoch_folder=epoch_folder(dataflow, before))
+            dataflow, Message("coordination.run_unknown", epoch_folder=epoch_folder(dataflow, epoch))
         )
 
 

@@ -22,7 +22,7 @@ from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.formats.checks import BUILT_IN, CheckOutcome, CheckReason, GateResult
 from weir.formats.manifest import InputRead, Manifest, splits_fingerprint
-from weir.formats.paths import ResultPath, attempt_of_folder, parse_attempt_path, pointer_path
+from weir.formats.paths import attempt_of_folder, layout_of_folder, pointer_path
 from weir.formats.pointer import Pointer
 from weir.formats.run_record import RunRecord
 from weir.ledger.attempts import LIVE, Origin, attempts_known, end, free_number, synthetic_attempt, unended_closes
@@ -58,7 +58,6 @@ from weir.ledger.runs import dataflow_of, run_key, start_of
 from weir.ledger.sources import enter_correction, enter_ranges, forget_splits
 from weir.store.catalogue import StoredArchive
 from weir.topology.ids import Epoch, RunId, parse_attempt_id
-from weir.topology.partitions import PLAIN
 from weir.topology.regions import RegionId, Topology
 
 REASON = "the ledger was rebuilt"
@@ -311,10 +310,9 @@ def enter_published(
 ) -> None:
     """Enter published results that the ledger does not have and that are not current: readers go on from them."""
     published = {part.folder for pointer in pointers for part in pointer.partitions}
-    for candidate in found:
-        there = {part: each for part, each in candidate.results.items() if each.folder in published}
-        known = {row.folder for row in results_in(session, run, (each.folder for each in there.values()))}
-        unknown = {part: each for part, each in there.items() if each.folder not in known}
+    published -= {row.folder for row in results_in(session, run, published)}
+    for candidate in found if published else ():
+        unknown = {part: each for part, each in candidate.results.items() if each.folder in published}
         enter_superseded(session, run, candidate.attempt, map(NewResult.of, unknown.values()), now)
         _release_again(session, run, replace(candidate, results=unknown), now)
 
@@ -398,14 +396,13 @@ def _enter_publication(session: Session, run: str, pointer: Pointer) -> None:
 def published_reads(run: RunId, pointer: Pointer) -> Iterator[InputRead]:
     """Yield what a closing task had read of a sink when it published a version."""
     for part in pointer.partitions:
-        attempt, path = attempt_of_folder(part.folder), parse_attempt_path(part.folder)
         yield InputRead(
             argument=f"{pointer.sink}[{part.subtask}]",
             run=run,
             stage=pointer.sink,
             subtask=part.subtask,
-            layout=path.layout if isinstance(path, ResultPath) else PLAIN.id,
-            attempt=attempt,
+            layout=layout_of_folder(part.folder),
+            attempt=attempt_of_folder(part.folder),
             digest=part.digest,
         )
 

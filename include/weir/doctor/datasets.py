@@ -43,7 +43,7 @@ def unknown_publishers(dataflows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     published = [f"{each['dataflow']}.{sink}" for each in dataflows for sink in each["sinks"]]
     read: dict[str, dict[str, None]] = {}
     for each in dataflows:
-        for name in dict.fromkeys((*(one["dataset"] for one in each["reads"]), *each["started_by"])):
+        for name in (*(one["dataset"] for one in each["reads"]), *each["started_by"]):
             if dataset_of(name).dataflow not in known:
                 read.setdefault(name, {})[f"{each['dataflow']} ({each['file']})"] = None
     for name, readers in read.items():

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from weir.topology.ids import AttemptId
+from weir.topology.partitions import PLAIN
 
 MANIFEST: Final = "manifest.json"
 COPY: Final = "copy"
@@ -158,6 +159,12 @@ def attempt_record_folder(dataflow: str, epoch: str, region: str, subtask: int, 
 def attempt_of_folder(folder: str) -> AttemptId:
     """Return the attempt that has written a folder of results."""
     return AttemptId(name_of(folder))
+
+
+def layout_of_folder(folder: str) -> str:
+    """Return the id of the layout of a folder of results."""
+    path = parse_attempt_path(folder)
+    return path.layout if isinstance(path, ResultPath) else PLAIN.id
 
 
 def dataflow_of_path(path: str) -> str:

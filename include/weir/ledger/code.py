@@ -13,10 +13,12 @@ from datetime import datetime
 from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.orm import Session
 
+from weir.code.archive import archived
 from weir.code.generation_rules import Code, Generation
 from weir.execution.run_state import AttemptState
 from weir.ledger.database.tables import ArchiveRow, AttemptRow, ResultRow, RunRow, SameCodeRow
 from weir.topology.ids import RunId
+from weir.topology.regions import Topology
 
 _ATTEMPT = AttemptRow.__table__.c
 _TRIES = (
@@ -41,6 +43,14 @@ _TRIES = (
 _ARCHIVE = select(ArchiveRow).where(
     ArchiveRow.dataflow == bindparam("dataflow"), ArchiveRow.fingerprint == bindparam("fingerprint")
 )
+
+
+def functions_of(topology: Topology, region: str) -> tuple[str, ...]:
+    """Return the pipeline's functions ("module:function") that the tasks of a region call, and its stages' files.
+
+    Weir's own, of sources such as files_source, are in no archive.
+    """
+    return archived(stage.function for stage in topology.stages_of(region))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from weir.errors import Conflict
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CurrentResult, coming_result
 from weir.formats.notification import Subject, deadline_event, published_event
-from weir.formats.paths import ResultPath, attempt_of_folder, parse_attempt_path, pointer_path
+from weir.formats.paths import attempt_of_folder, layout_of_folder, pointer_path
 from weir.formats.pointer import Pointer
 from weir.ledger.database.dataset_tables import DatasetEpochRow, DatasetInputRow, UntoldVersionRow
 from weir.ledger.database.outbox_tables import IncidentRow
@@ -34,7 +34,7 @@ from weir.ledger.outbox import declared_publish_by, tell, tell_incident
 from weir.ledger.reads import readers_of
 from weir.ledger.runs import dataflow_of, epoch_of_run
 from weir.topology.ids import Digest, Epoch, RunRef
-from weir.topology.partitions import PLAIN, PartitionId
+from weir.topology.partitions import PartitionId
 
 READABLE = and_(
     PublicationRow.published_at.is_not(None), PublicationRow.expiring_at.is_(None), PublicationRow.expired_at.is_(None)
@@ -235,9 +235,7 @@ def published_results(session: Session, wanted: Iterable[DataSet]) -> dict[Parti
 def _named(row: PublicationRow) -> Iterator[CurrentResult]:
     """Yield the results that a version names, as if the ledger knew no more of them."""
     for subtask, (folder, digest) in enumerate(zip(row.folders, row.digest.split("|"), strict=True)):
-        path = parse_attempt_path(folder)
-        layout = path.layout if isinstance(path, ResultPath) else PLAIN.id
-        partition = PartitionId(row.sink, subtask, layout, RunRef(row.run))
+        partition = PartitionId(row.sink, subtask, layout_of_folder(folder), RunRef(row.run))
         named = coming_result(partition, attempt_of_folder(folder), Digest(digest), folder=folder)
         yield replace(named, state=PartitionState.LOST)
 

@@ -401,7 +401,8 @@ def _outdated(
     given_up = frozenset(row.abandoned or ())
     closes = [(published_reads(row.id, each), each.revision) for each in pointers if each.attempt not in given_up]
     old = outdated(row.id, found, closes, given_up)
-    supersede_all(session, row.id, REASON, now, old)
+    if old:
+        supersede_all(session, row.id, REASON, now, old)
     return old
 
 

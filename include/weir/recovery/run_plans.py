@@ -21,17 +21,18 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.code.archive import Archive, archived
-from weir.code.generation_rules import RepairCode
+from weir.code.archive import Archive
+from weir.code.generation_rules import RepairCode, agreed
 from weir.code.version import code_version
 from weir.coordination.airflow import AirflowStates, ClearAnswer, ClearItem
 from weir.coordination.services import Services
 from weir.errors import Misconfigured
 from weir.execution.run_state import CLOSE
 from weir.ledger.clears import task_of
+from weir.ledger.code import functions_of
 from weir.ledger.database.tables import DataflowRow, ResultRow, RunRow
 from weir.ledger.names import as_digits, as_epoch, require_dataflow
-from weir.ledger.runs import Run, named_run, run_by_id, run_if_known, runs_of
+from weir.ledger.runs import Run, dataflow_of, named_run, run_by_id, run_if_known, runs_of
 from weir.recovery.pending_clears import what_was_cleared
 from weir.recovery.questions import Answer, Question, apply_answer, ask, regions_named
 from weir.recovery.rules.plan import WITH_CODE, Plan, StepKind
@@ -267,18 +268,15 @@ def _of_other_code(
     session: Session, run: Run, regions: Sequence[RegionId], version: Callable[[tuple[str, ...]], str]
 ) -> tuple[RegionId, ...]:
     """Return the regions of whose current results code of another version than that of their functions has made any."""
-    made: dict[RegionId, list[set[str]]] = defaultdict(list)
+    made: dict[RegionId, list[frozenset[str]]] = defaultdict(list)
     query = select(ResultRow).where(ResultRow.run == run.id, ResultRow.is_current)
     for row in session.scalars(query):
         partition = PartitionId(row.stage, row.subtask, row.layout)
         if run.topology.writes(row.stage, row.layout):
-            made[run.topology.producer(partition)].append({*row.versions})
-    found = []
-    for region in made.keys() & set(regions):
-        functions = archived(stage.function for stage in run.topology.stages_of(region.name))
-        if not all(version(functions) in versions for versions in made[region]):
-            found.append(region)
-    return tuple(sorted(found, key=regions.index))
+            made[run.topology.producer(partition)].append(frozenset(row.versions))
+    with_results = [each for each in regions if each in made]
+    newest = {name: version(functions_of(run.topology, name)) for name in {each.name for each in with_results}}
+    return tuple(each for each in with_results if newest[each.name] not in agreed(made[each]))
 
 
 def _runs(session: Session, name: str, first: str | None, last: str | None) -> list[RunRow]:
@@ -287,7 +285,7 @@ def _runs(session: Session, name: str, first: str | None, last: str | None) -> l
             raise Misconfigured.of("recovery.clear_of_which_epochs", dataflow=name)
         return [named_run(session, name)]
     if "@" in name:
-        raise Misconfigured.of("recovery.clear_of_run_and_epochs", run=name, dataflow=name.partition("@")[0])
+        raise Misconfigured.of("recovery.clear_of_run_and_epochs", run=name, dataflow=dataflow_of(name))
     require_dataflow(session, name)
     since, until = (None if each is None else _epoch_named(each) for each in (first, last))
     if since and until and since > until and not since.startswith(until):

@@ -14,7 +14,6 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from weir.attempts.choosing_code import functions_of
 from weir.attempts.job import region_job
 from weir.code.archive import Archive, archive_of, pack, top_level
 from weir.code.generation_rules import short
@@ -30,7 +29,7 @@ from weir.formats.manifest import OF_RESULT, OF_STORED_ROWS, Manifest
 from weir.formats.programs import TrialRequest
 from weir.formats.region_job import CodeToRun, RegionJob
 from weir.ledger.attempts import Origin
-from weir.ledger.code import archive_row, generations_of
+from weir.ledger.code import archive_row, functions_of, generations_of
 from weir.ledger.database.tables import RunRow
 from weir.ledger.runs import Run, run_by_id
 from weir.ledger.snapshot import run_state

@@ -1,11 +1,8 @@
 """Ledger and store come back from backups of different times, as docs/storage.md says."""
 
 import shutil
-import sqlite3
-from contextlib import closing
 
 import pytest
-from tests.builders.ledgers import new_ledger
 from tests.weir.behind.rewinding import RewindingWorld, check, days, flow
 
 from weir.rebuild.rebuild import rebuild
@@ -15,6 +12,7 @@ from weir.rebuild.rebuild import rebuild
 def world(tmp_path):
     """The backup of the store is of the second day; the ledger's, of the first."""
     world = RewindingWorld(tmp_path, flow(retained_checkpoints=3, keep="60 days"))
+    world.empty_ledger = world.ledger.present()
     days(world, 1)
     world.ledger_of_first_day = world.ledger.present()
     days(world, 1, 2)
@@ -27,15 +25,6 @@ def put_back_store(world):
     shutil.rmtree(world.folder / "store")
     shutil.copytree(world.folder / "backup", world.folder / "store")
     world.ledger.new_process()
-
-
-def nothing(world):
-    """An empty ledger."""
-    new_ledger(world.folder / "empty.db").close()
-    with closing(sqlite3.connect(world.folder / "empty.db")) as empty:
-        data = bytearray(empty.serialize())
-    data[18:20] = b"\1\1"
-    return bytes(data)
 
 
 def clear(world, day):
@@ -58,7 +47,7 @@ def test_a_new_day_goes_on_from_the_store_where_ledger_and_airflow_do_not_know_t
     for key in [each for each in world.airflow.tasks if is_empty or each.run_id > "scheduled__2013-01-01"]:
         del world.airflow.tasks[key]
     put_back_store(world)
-    world.ledger.go_back(nothing(world) if is_empty else world.ledger_of_first_day)
+    world.ledger.go_back(world.empty_ledger if is_empty else world.ledger_of_first_day)
     world.airflow.dag_run(3)
     world.airflow.run_until_quiet()
     assert set(world.airflow.states().values()) == {"success"}
@@ -67,7 +56,7 @@ def test_a_new_day_goes_on_from_the_store_where_ledger_and_airflow_do_not_know_t
 
 def test_a_store_that_was_copied_before_the_ledger_has_it_built_again(world, three_days):
     put_back_store(world)
-    world.ledger.go_back(nothing(world))
+    world.ledger.go_back(world.empty_ledger)
     rebuild(world.services)
     clear(world, 3)
     check(world, 3, three_days)

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from weir.cli.airflow_api import airflow_if_reached, deliver_or_tell, deliver_pending
 from weir.cli.documents import AsJson, print_document
-from weir.cli.plan_report import print_plan
+from weir.cli.plan_report import cost_cells, print_plan
 from weir.cli.tables import key, number, print_cells, print_line
 from weir.code.archive import Archive
 from weir.code.generation_rules import RepairCode
@@ -36,7 +36,6 @@ from weir.recovery.run_plans import (
     plans_of_clear,
     record_clears,
 )
-from weir.units import format_size
 from weir.wording import first_few
 
 SHOWN = 5
@@ -213,8 +212,7 @@ def _print_runs(plans: Sequence[ClearPlan]) -> None:
 def _row(planned: ClearPlan) -> tuple[str, ...]:
     plan = planned.plan
     again, perhaps = plan.total(StepKind.RERUN), plan.total(StepKind.IF_CHANGED, StepKind.SUSPENDED)
-    costs = (f"{again.rows:,}", format_size(again.bytes), f"{again.seconds:,.1f}")
-    return (planned.answer.run.id, str(again.regions), str(perhaps.regions), *costs)
+    return (planned.answer.run.id, str(again.regions), str(perhaps.regions), *cost_cells(again))
 
 
 def _not_yet(plans: Sequence[ClearPlan]) -> str:
@@ -226,7 +224,7 @@ def _cleared(services: Services, plans: Sequence[ClearPlan], code: RepairCode | 
     """Clear as a person does in Airflow; with other code than what follows from that, by Weir's own clears."""
     if code is not None:
         owed = record_clears(services, plans)
-        return deliver_pending(services, owed, {each.answer.run.dataflow.name: None for each in plans})
+        return deliver_pending(services, owed, [plans[0].answer.run.dataflow.name])
     with airflow_if_reached("to clear them") as asked:
         if asked.airflow is None:
             raise Misconfigured.of("cli.airflow_not_reached", why=asked.why_not)
