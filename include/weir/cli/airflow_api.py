@@ -43,7 +43,7 @@ def deliver_pending(services: Services, owed: int, dataflows: Iterable[str]) -> 
     return deliver_or_tell(
         left,
         lambda clearer: what_was_cleared(
-            [each for name in dataflows for each in deliver(services, clearer, name)], owed
+            services, clearer, [each for name in dataflows for each in deliver(services, clearer, name)], owed
         ),
     )
 

@@ -132,6 +132,13 @@ class AirflowStates(Clearer, Protocol):
         """Return whether a DAG may go on; None where Airflow does not know it. Raises Retryable or Misconfigured."""
         ...
 
+    def clear_run(self, dag_id: str, run_id: str) -> int:
+        """Clear the task instances of a DagRun, if none runs, as the DAG is now; return how many.
+
+        Raises Retryable or Misconfigured.
+        """
+        ...
+
     def open_runs(self, dag_id: str, zone: str = "UTC") -> list[OpenRun]:
         """Return the newest DagRuns of a DAG that are no success, and begin at a time; the zone is that of their keys.
 

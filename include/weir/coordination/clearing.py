@@ -91,6 +91,13 @@ class EndpointClearer:
         is_healthy = health["scheduler"]["status"] == HEALTHY
         return SeenDag(bool(dag["is_paused"]), is_healthy, bool(dag["has_import_errors"]))
 
+    def clear_run(self, dag_id: str, run_id: str) -> int:
+        """Clear all of a DagRun, in one request."""
+        whole = {"dag_run_id": run_id, "only_failed": False, "prevent_running_task": True}
+        body = {**whole, "run_on_latest_version": True, "dry_run": False}
+        path = path_of("api", "v2", "dags", dag_id, "clearTaskInstances")
+        return int(self._api.ask("POST", path, body)["total_entries"])
+
     def open_runs(self, dag_id: str, zone: str = "UTC") -> list[OpenRun]:
         """Return the newest DagRuns that are no success, one request a state."""
         path = path_of("api", "v2", "dags", dag_id, "dagRuns")

@@ -9,20 +9,20 @@ before Weir's stays a person's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from sqlalchemy import select
+from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
 from weir.coordination.airflow import ClearAnswer, Clearer, ClearItem
 from weir.coordination.services import Services
 from weir.coordination.values import ClearOutcome, DeliveredClear, TaskKey
 from weir.errors import WeirError
-from weir.execution.airflow_words import CLEARABLE, FINAL, NOT_IN_AIRFLOW
+from weir.execution.airflow_words import CLEARABLE, FINAL, NOT_IN_AIRFLOW, run_again
 from weir.ledger.clears import open_clears
-from weir.ledger.database.tables import AttemptRow, PendingClearRow
+from weir.ledger.database.tables import AttemptRow, PendingClearRow, RunRow
 from weir.ledger.snapshot import ENDED
 
 _YET_TO_START = ("up_for_reschedule", "scheduled", "queued")
@@ -37,18 +37,33 @@ def deliver(services: Services, clearer: Clearer, dataflow: str | None = None) -
     return [each for each in first if each.is_settled] + _deliver_once(services, clearer, dataflow)
 
 
-def what_was_cleared(done: Iterable[DeliveredClear], owed: int) -> str:
-    """Return how many of the `owed` task instances run again, and why the others that were settled do not."""
+def what_was_cleared(services: Services, clearer: Clearer, done: Iterable[DeliveredClear], owed: int) -> str:
+    """Return how many of the `owed` task instances run again, why the others that were settled do not, and what helps.
+
+    Raises Retryable or Misconfigured as the clearer does.
+    """
     settled = [each for each in done if each.is_settled]
     in_vain = [each for each in settled if each.settlement in (ClearOutcome.MISSING, ClearOutcome.SKIPPED)]
     said = [f"{len(settled) - len(in_vain)} of {owed} task instance(s) are cleared, or about to run"]
     said += [f"{each.task.task_id}[{each.task.map_index}] of {each.task.run_id}: {each.outcome}" for each in in_vain]
-    if any(each.settlement is ClearOutcome.MISSING for each in in_vain):
-        said.append(
-            "the DAG has changed: `weir run adopt` that run, and clear it in Airflow. Where other indexes of that task "
-            "run again, Airflow adds this one by itself: then there is nothing to do"
-        )
+    missing = [each.task for each in in_vain if each.settlement is ClearOutcome.MISSING]
+    said += _have_again(services, clearer, {(each.dag_id, each.run_id) for each in missing})
     return "; ".join(said)
+
+
+def _have_again(services: Services, clearer: Clearer, runs: Collection[tuple[str, str]]) -> Iterator[str]:
+    """Say what helps where Airflow does not have task instances of these DagRuns."""
+    deleted = [(dag_id, run_id) for dag_id, run_id in sorted(runs) if clearer.exists(dag_id, run_id) is False]
+    if len(deleted) < len(runs):
+        yield (
+            "the DAG has changed: `weir run adopt` that run, and `weir clear` it. Where other indexes of that task run "
+            "again, Airflow adds this one by itself: then there is nothing to do"
+        )
+    query = select(RunRow.dag_id, RunRow.run_id, RunRow.interval_start)
+    with services.ledger.transaction() as session:
+        rows = session.execute(query.where(tuple_(RunRow.dag_id, RunRow.run_id).in_(deleted))).all()
+    for dag_id, run_id, start in rows:
+        yield f"{run_id} was deleted in Airflow: {run_again(dag_id, start)} has its interval run again"
 
 
 def _deliver_once(services: Services, clearer: Clearer, dataflow: str | None) -> list[DeliveredClear]:

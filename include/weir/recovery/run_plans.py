@@ -140,7 +140,7 @@ def have_go_on(services: Services, planned: RunPlan, airflow: AirflowStates, by:
     run, standing = planned.run, planned.standing
     cleared = clear_stopped(services, run, standing, airflow, by)
     pending, skipped = cleared.pending, cleared.others
-    done = what_was_cleared(cleared.delivered, pending)
+    done = what_was_cleared(services, airflow, cleared.delivered, pending)
     if not pending and not skipped:
         command = "" if standing is None else standing.root.command
         why = "" if standing is not None and standing.stopped else " has stopped, so nothing"
@@ -247,13 +247,14 @@ def plans_of_clear(
 
     A task is a region or a stage of it, with its subtask or without: all of them. Without any, it is the whole run.
     `code` is what the dataflow runs after a clear in Airflow, unless it is given. With `deployed`, which gives the code
-    of a dataflow, only tasks of whose results other code has made any, and only their runs. Raises Misconfigured for
-    names that there are not, and as `weir plan`.
+    of a dataflow, only tasks of whose results other code has made any, and only their runs. Runs without a declaration
+    have no plan (`freed_runs`). Raises Misconfigured for names that there are not, and as `weir plan`.
     """
     with services.ledger.transaction() as session:
-        runs = [run_by_id(session, each.id) for each in _runs(session, name, first, last)]
+        rows = [each for each in _runs(session, name, first, last) if each.pinned is not None]
+        runs = [run_by_id(session, each.id) for each in rows]
         wanted = {run.id: tuple(dict.fromkeys(_regions(run, tasks))) for run in runs}
-    if deployed is not None:
+    if deployed is not None and runs:
         version = cache(partial(code_version, deployed(runs[0].dataflow.name).files))
         with services.ledger.transaction() as session:
             wanted = {run.id: _of_other_code(session, run, wanted[run.id], version) for run in runs}
@@ -290,7 +291,7 @@ def _runs(session: Session, name: str, first: str | None, last: str | None) -> l
     since, until = (None if each is None else _epoch_named(each) for each in (first, last))
     if since and until and since > until and not since.startswith(until):
         raise Misconfigured.of("recovery.span_backwards", first=first, last=last)
-    there = [row for row in runs_of(session, name) if row.has_dag_run and row.pinned is not None]
+    there = [row for row in runs_of(session, name) if row.has_dag_run]
     found = [row for row in there if since is None or row.epoch >= since]
     found = [row for row in found if until is None or row.epoch <= until or row.epoch.startswith(until)]
     if not found:
@@ -298,6 +299,24 @@ def _runs(session: Session, name: str, first: str | None, last: str | None) -> l
         span = " ".join(f"{word} {each}" for word, each in (("from", first), ("to", last)) if each is not None)
         raise Misconfigured.of("recovery.no_run_between", dataflow=name, span=span, known=known)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class FreedRun:
+    """A run without a declaration, since `weir run adopt` or because it has never had one: it is cleared whole."""
+
+    id: RunId
+    dag_id: str
+    run_id: str
+
+
+def freed_runs(
+    services: Services, name: str, first: str | None = None, last: str | None = None
+) -> tuple[FreedRun, ...]:
+    """Return those of the runs that `plans_of_clear` finds that have no plan. Raises Misconfigured as that does."""
+    with services.ledger.transaction() as session:
+        rows = [each for each in _runs(session, name, first, last) if each.pinned is None]
+        return tuple(FreedRun(RunId(each.id), each.dag_id, each.run_id) for each in rows)
 
 
 def _epoch_named(text: str) -> str:

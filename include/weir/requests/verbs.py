@@ -195,7 +195,11 @@ def _repair(services: Services, request: Request, reach: Reach) -> Planned:
 
 def _delivered(services: Services, airflow: AirflowStates, dataflow: str, owed: int) -> list[str]:
     """Deliver the clears of a dataflow; return a line of what was cleared, none where none is owed."""
-    return [_or_pending(owed, lambda: what_was_cleared(deliver(services, airflow, dataflow), owed))] if owed else []
+    return (
+        [_or_pending(owed, lambda: what_was_cleared(services, airflow, deliver(services, airflow, dataflow), owed))]
+        if owed
+        else []
+    )
 
 
 def _or_pending(owed: int, delivered: Callable[[], str]) -> str:

@@ -245,6 +245,15 @@ class DbClearer:
         is_paused, has_import_errors = told
         return SeenDag(is_paused, get_airflow_health()["scheduler"]["status"] == HEALTHY, has_import_errors)
 
+    def clear_run(self, dag_id: str, run_id: str) -> int:
+        """Clear all task instances of a run that have ended, in one transaction."""
+        of_run = select(TaskInstance).where(TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id)
+        with create_session(scoped=False) as session:
+            _lock_runs(session, dag_id, [run_id])
+            found = list(session.scalars(of_run.where(TaskInstance.state.in_({*CLEARABLE, TaskInstanceState.SKIPPED}))))
+            _clear(session, found)
+            return len(found)
+
     def open_runs(self, dag_id: str, zone: str = "UTC") -> list[OpenRun]:
         """Return the newest runs of a DAG that are no success, and have a data interval or a partition."""
         has_start = DagRun.data_interval_start.is_not(None) | DagRun.partition_key.is_not(None)

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from weir.errors import texts
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.recovery.rules.standing import EpochFacts, SeenDagRun, SeenTask, Stand, TaskFacts, is_undecided, standings
 from weir.topology.ids import RunId, RunRef
@@ -79,7 +80,7 @@ def test_the_reason_names_the_task_that_keeps_the_others():
     assert "a[0]" in found.reason
     assert "no such column" in found.reason
     assert "b[0]" not in found.reason
-    assert found.command == "correct the cause, then `weir plan flow@1 --apply`"
+    assert found.command.startswith("correct the cause, then `weir plan flow@1 --apply`; where it is the declaration, ")
     assert len(found.stopped) == 3
 
 
@@ -90,6 +91,16 @@ def test_a_newer_try_that_failed_before_it_was_registered_is_the_reason():
 
 def test_a_task_that_no_task_of_weir_keeps_was_given_up_for_another_one():
     assert "not Weir's" in of(task(A, "upstream_failed"), task(CLOSE, "upstream_failed")).command
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind, text in texts().items() if "weir run adopt" in text and "keeps its declaration" in text]
+)
+@pytest.mark.parametrize("place", ["error", "begin_error"])
+def test_an_error_of_the_declaration_needs_an_adoption(kind, place):
+    failed = task(A, "failed", AttemptState.FAILED, **{place: f"Misconfigured: {texts()[kind]}"})
+    found = of(failed, task(CLOSE, "upstream_failed"))
+    assert found.command == "correct the DAG file, then `weir run adopt flow@1` and `weir clear flow@1 --apply`"
 
 
 def test_a_task_that_the_dag_has_no_more_needs_an_adoption():

@@ -394,3 +394,11 @@ def test_a_pool_that_was_deleted_is_named(api, triggerer):
     triggerer()
     with pytest.raises(Misconfigured, check=of_kind("coordination.airflow_failed")):
         EndpointClearer(api()).can_defer("nowhere")
+
+
+def test_every_clearer_clears_a_whole_run_and_sets_it_going(clearer, new_run, look):
+    run_id = new_run("failed", spring=("failed", 2), mouth=("upstream_failed", 0), delta_1=("skipped", 1))
+    assert clearer.clear_run("river", run_id) == 5
+    assert look.run(run_id) in ("queued", "running")
+    tasks = [("spring", -1), ("mouth", -1), *(("delta", index) for index in range(3))]
+    assert {look.task(run_id, *each)[0] for each in tasks} == {None}

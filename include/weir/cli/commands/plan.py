@@ -29,8 +29,10 @@ from weir.recovery.questions import Question, apply_answer
 from weir.recovery.rules.plan import StepKind
 from weir.recovery.run_plans import (
     ClearPlan,
+    FreedRun,
     RunPlan,
     clear_by_hand,
+    freed_runs,
     have_go_on,
     plan_of,
     plans_of_clear,
@@ -183,16 +185,23 @@ def clear(
     with opened_services() as services:
         deployed = None if changed is None else partial(_code_in, changed)
         plans = plans_of_clear(services, name, tasks or (), first, last, code, deployed)
+        freed = freed_runs(services, name, first, last)
+        if freed and (tasks or code is not None or changed is not None):
+            raise Misconfigured.of("cli.clear_of_freed_run", run=freed[0].id)
         if as_json:
-            print_document(plans=[each.fields() for each in plans])
-        elif not plans:
-            print_line(f"All results were made by the code of {changed}, or by code that is equal.")
+            print_document(plans=[each.fields() for each in plans], freed=[each.id for each in freed])
         elif len(plans) == 1:
             print_plan(plans[0].plan)
-        else:
+        elif plans:
             _print_runs(plans)
-        if plans:
-            said = _cleared(services, plans, code) if apply else _not_yet(plans)
+        elif not freed:
+            print_line(f"All results were made by the code of {changed}, or by code that is equal.")
+        for each in () if as_json else freed:
+            print_line(
+                f"{each.id} has no declaration: all that Airflow has of it is cleared, and runs as the DAG is now."
+            )
+        if plans or freed:
+            said = _cleared(services, plans, freed, code) if apply else _not_yet(plans, freed)
             print_line(said, Console(stderr=as_json))
 
 
@@ -215,12 +224,13 @@ def _row(planned: ClearPlan) -> tuple[str, ...]:
     return (planned.answer.run.id, str(again.regions), str(perhaps.regions), *cost_cells(again))
 
 
-def _not_yet(plans: Sequence[ClearPlan]) -> str:
-    count = sum(len(each.regions) for each in plans)
-    return f"Nothing is cleared. With --apply, {count} task instance(s) of {len(plans)} run(s) are."
+def _not_yet(plans: Sequence[ClearPlan], freed: Sequence[FreedRun]) -> str:
+    some = [f"{sum(len(each.regions) for each in plans)} task instance(s) of {len(plans)} run(s)"] if plans else []
+    whole = [f"{len(freed)} whole run(s)"] if freed else []
+    return f"Nothing is cleared. With --apply, {' and '.join(some + whole)} are."
 
 
-def _cleared(services: Services, plans: Sequence[ClearPlan], code: RepairCode | None) -> str:
+def _cleared(services: Services, plans: Sequence[ClearPlan], freed: Sequence[FreedRun], code: RepairCode | None) -> str:
     """Clear as a person does in Airflow; with other code than what follows from that, by Weir's own clears."""
     if code is not None:
         owed = record_clears(services, plans)
@@ -229,10 +239,11 @@ def _cleared(services: Services, plans: Sequence[ClearPlan], code: RepairCode | 
         if asked.airflow is None:
             raise Misconfigured.of("cli.airflow_not_reached", why=asked.why_not)
         answers = clear_by_hand(services, plans, asked.airflow, "weir: cleared by `weir clear`")
+        whole = sum(asked.airflow.clear_run(each.dag_id, each.run_id) for each in freed)
     done = [answer for _, _, answer in answers if answer.cleared]
     left = [f"{region} of {run.id} ({_why_not(answer)})" for run, region, answer in answers if not answer.cleared]
     others = f" Not cleared: {first_few(left, SHOWN)}." if left else ""
-    return f"{len(done)} task instance(s) of {len(plans)} run(s) are cleared.{others}"
+    return f"{len(done) + whole} task instance(s) of {len(plans) + len(freed)} run(s) are cleared.{others}"
 
 
 def _why_not(answer: ClearAnswer) -> str:

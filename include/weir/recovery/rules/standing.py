@@ -25,6 +25,9 @@ SHOWN: Final = 3
 _ERROR: Final = 300
 """How much of an error a reason quotes; `weir why` has all of it."""
 
+_KEPT: Final = "keeps its declaration"
+"""What an error says of a run whose declaration is its cause: another try reads the same one."""
+
 _GIVEN_UP: Final = ("failed", "upstream_failed")
 _ENDED: Final = (*_GIVEN_UP, "skipped", "success")
 OVER: Final = ("success", "failed")
@@ -363,19 +366,25 @@ def _command(facts: EpochFacts, first: Sequence[TaskFacts]) -> str:
     if facts.has_unknown_tasks:
         return f"correct the cause, then clear the whole run {facts.run_id} of DAG {facts.dag_id} in Airflow"
     if states & {*NOT_IN_AIRFLOW}:
-        return f"`weir run adopt {facts.run}`, then clear the whole run {facts.run_id} in Airflow"
+        return f"`weir run adopt {facts.run}` and `weir clear {facts.run} --apply`"
     if states == {"upstream_failed"}:
         return (
             f"a task before {_name(first[0])} that is not Weir's has failed in Airflow: clear that one of "
             f"{facts.run_id}, with its downstream tasks"
         )
-    correct = "correct the cause, then " if any(_has_error(each) for each in first) else ""
-    return f"{correct}`weir plan {facts.run} --apply`"
+    errors = [error for each in first if (error := _error(each))]
+    anew = f"`weir run adopt {facts.run}` and `weir clear {facts.run} --apply`"
+    if any(_KEPT in each for each in errors):
+        return f"correct the DAG file, then {anew}"
+    again = f"`weir plan {facts.run} --apply`"
+    return f"correct the cause, then {again}; where it is the declaration, {anew}" if errors else again
 
 
-def _has_error(task: TaskFacts) -> bool:
+def _error(task: TaskFacts) -> str:
+    """Return why a task has failed, where Airflow does not tell otherwise."""
     is_red = task.seen is None or task.seen.state == "failed"
-    return is_red and bool(task.begin_error or (task.state is AttemptState.FAILED and task.error))
+    failed = task.error if task.state is AttemptState.FAILED else ""
+    return task.begin_error or failed if is_red else ""
 
 
 def _deleted(facts: EpochFacts) -> Standing:

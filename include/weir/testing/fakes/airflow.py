@@ -381,6 +381,12 @@ class FakeAirflow:
         self._require_reachable()
         return SeenDag(self.is_paused, self.has_scheduler, self.has_import_errors)
 
+    def clear_run(self, dag_id: str, run_id: str) -> int:  # noqa: ARG002 - there is one DAG
+        """Clear all task instances of a DagRun, and return how many. Raises Retryable."""
+        self._require_reachable()
+        self.clear_run_by_hand(run_id)
+        return sum(key.run_id == run_id for key in self.tasks)
+
     def open_runs(self, dag_id: str, zone: str = "UTC") -> list[OpenRun]:  # noqa: ARG002 - there is one DAG
         """Return the DagRuns that are no success. Raises Retryable."""
         self._require_reachable()

@@ -14,6 +14,7 @@ from weir.code.generation_rules import RepairCode
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import AttemptRow, PendingClearRow
+from weir.recovery.adopt import adopt
 from weir.recovery.rules.plan import Plan, StepKind
 from weir.recovery.run_plans import clear_by_hand, plans_of_clear, record_clears
 from weir.topology.regions import RegionId
@@ -210,3 +211,35 @@ def test_what_airflow_cannot_be_asked_to_clear_is_an_error_unless_weir_is_to_cle
     days.airflow.deliver_clears()
     days.airflow.run_until_quiet()
     assert tries(days) == {(f"scheduled__2013-01-0{day}", "flights"): 2 for day in (2, 3)}
+
+
+# Runs without a declaration
+
+
+def test_a_run_that_was_adopted_is_cleared_whole_and_follows_the_dag_file(green, tmp_path, monkeypatch):
+    adopt(green.services, RUN)
+    reach(monkeypatch, green.airflow)
+    use(monkeypatch, tmp_path)
+    told = typed("clear", RUN)
+    assert f"{RUN} has no declaration" in told
+    assert "With --apply, 1 whole run(s) are." in told
+    assert json.loads(typed("clear", RUN, "--json")) == {"version": 1, "plans": [], "freed": [RUN]}
+    assert f"{len(ALL)} task instance(s) of 1 run(s) are cleared." in typed("clear", RUN, "--apply")
+    before = green.airflow.executed(green.run)
+    green.airflow.run_until_quiet()
+    assert ran(green, before, green.run) == ALL
+    assert plans_of_clear(green.services, RUN)
+
+
+def test_runs_of_a_span_that_were_adopted_are_cleared_with_the_others(days, monkeypatch):
+    adopt(days.services, "ladder@20130103T000000Z")
+    reach(monkeypatch, days.airflow)
+    assert "With --apply, 3 task instance(s) of 1 run(s) and 1 whole run(s) are." in typed(
+        "clear", "ladder", "--from", "2013-01-02"
+    )
+    assert "of 2 run(s) are cleared." in typed("clear", "ladder", "--from", "2013-01-02", "--apply")
+    days.airflow.run_until_quiet()
+    assert set(days.airflow.states().values()) == {"success"}
+    with pytest.raises(Misconfigured, check=of_kind("cli.clear_of_freed_run")):
+        adopt(days.services, "ladder@20130103T000000Z")
+        invoked("clear", "ladder@2013-01-03", "flights")

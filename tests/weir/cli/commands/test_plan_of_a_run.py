@@ -122,6 +122,17 @@ def test_an_applied_plan_is_delivered_at_once_where_airflow_can_be_reached(world
     assert typed("plan", RUN).count("Nothing is missing") == 1
 
 
+def test_a_plan_of_a_deleted_dag_run_says_how_its_interval_runs_again(world, monkeypatch):
+    lose(world, "totals", 0)
+    reach(monkeypatch, world.airflow)
+    world.airflow.delete(world.run)
+    told = typed("plan", RUN, "--apply")
+    assert (
+        f"{world.run} was deleted in Airflow: `weir airflow backfill create --dag-id dag --from-date 2013-01-01" in told
+    )
+    assert "adopt" not in told
+
+
 @pytest.mark.parametrize("address", ["localhost:8080", "http://host:8080", "ftp://a:b@host"])
 def test_an_address_of_airflow_that_is_none_is_refused(address):
     with pytest.raises(Misconfigured, check=of_kind("cli.api_variable_malformed")):
