@@ -180,4 +180,4 @@ def _wait(
     reason = f"waiting for {named}, which compute {partitions}"
     if failed:
         reason = f"waiting for {named}: {failed} failed for good; look at the log, correct the cause, clear it"
-    return wait_for(row, reason, registered)
+    return wait_for(row, reason, registered, services.now())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -142,11 +143,11 @@ def tell_of_gone(services: Services, name: RunId, cleared: Collection[RegionId],
     return f"{why}: {CLOSE.name} is cleared, and says what to do" if is_cleared else ""
 
 
-def wait_for(row: AttemptRow, reason: str, registered: Registered) -> Awaiting:
+def wait_for(row: AttemptRow, reason: str, registered: Registered, now: datetime) -> Awaiting:
     """Record that an attempt waits, longer each time."""
     seconds = min(FIRST_WAIT * 2**row.waits, LONGEST_WAIT)
     row.state, row.waits, row.error = AttemptState.WAITING.value, min(row.waits + 1, 10), None
-    row.awaited = None
+    row.awaited, row.heard_at = None, now
     return Awaiting(seconds, reason, registered.interrupt, registered.attempt.id)
 
 

@@ -32,9 +32,10 @@ from weir.dataflow.state_schema import ddl_of, fields_of_ddl, fields_of_json
 from weir.errors import Conflict, Fault, Loss, Message, Misconfigured, ResultUnavailable
 from weir.execution.cadence import Interval, expected
 from weir.execution.partition_state import PartitionState
-from weir.execution.run_state import CLOSE, UNNUMBERED, CurrentResult, RunState
+from weir.execution.run_state import CLOSE, UNNUMBERED, AttemptState, CurrentResult, RunState
 from weir.formats.manifest import Manifest
 from weir.formats.run_record import RecordedDataset
+from weir.ledger.attempts import newest_attempts
 from weir.ledger.database.tables import DataflowRow, ResultRow, RunRow
 from weir.ledger.leases import drop_leases, take_leases
 from weir.ledger.publications import (
@@ -135,7 +136,7 @@ def _chosen(session: Session, run: Run, place: Place, exchange: Exchange) -> Rec
     missing = [each for each in runs if each not in there and not _is_closed_without(session, each, sink)]
     if missing and exchange.missing != SKIP:
         _require_to_come(session, missing, sink)
-        return Message("recovery.dataset_awaited", name=exchange.stage, epochs=first_few(missing, _SHOWN))
+        return Message("recovery.dataset_awaited", name=exchange.stage, epochs=_named(session, missing))
     return RecordedDataset(
         stage=place[0],
         argument=place[1],
@@ -144,6 +145,23 @@ def _chosen(session: Session, run: Run, place: Place, exchange: Exchange) -> Rec
         runs=tuple(RunRef(each) for each in runs if each in there),
         left_out=tuple(runs[each] for each in missing),
     )
+
+
+def _named(session: Session, missing: Sequence[RunId]) -> str:
+    """Name the runs whose epochs are awaited, and say of the first few what keeps them."""
+    said = [f"{run}{_kept_by(session, run)}" for run in missing[:_SHOWN]]
+    return first_few([*said, *missing[_SHOWN:]], _SHOWN)
+
+
+def _kept_by(session: Session, run: RunId) -> str:
+    row = session.get(RunRow, run)
+    if row is None:
+        return " (no task of it has begun)"
+    if row.deleted_at is not None:
+        return " (its DagRun was deleted)"
+    tries = newest_attempts(session, run)
+    failed = sorted(each for each, rows in tries.items() if rows[-1].state == AttemptState.FAILED.value)
+    return f" ({failed[0]} of it has failed for good: `weir plan {run}`)" if failed else ""
 
 
 def _is_closed_without(session: Session, run: RunId, sink: str) -> bool:
@@ -404,7 +422,7 @@ def _wait(services: Services, registered: Registered, reasons: Sequence[tuple[st
     with services.ledger.transaction(registered.run.dataflow.name) as session:
         row = require_running(session, registered.attempt.id, "what it reads")
         drop_leases(session, row.id)
-        found = wait_for(row, reason, registered)
+        found = wait_for(row, reason, registered, services.now())
         row.awaited = {of: "; ".join(dict.fromkeys(why for name, why in reasons if name == of)) for of in dict(reasons)}
         return found
 

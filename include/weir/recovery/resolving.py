@@ -259,4 +259,4 @@ def _await_range(
 def _wait(services: Services, registered: Registered, stage: Stage, reason: str) -> Awaiting:
     with services.ledger.transaction(registered.run.dataflow.name) as session:
         row = require_running(session, registered.attempt.id, f"the splits of {stage.name}")
-        return wait_for(row, reason, registered)
+        return wait_for(row, reason, registered, services.now())

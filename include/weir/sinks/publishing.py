@@ -122,7 +122,9 @@ class _Publication:
             row = require_newest(session, run, CLOSE, attempt)
             if isinstance(away, TargetUnknown) and row.began_at + UNKNOWN_FOR <= services.now():
                 raise Misconfigured.of("sinks.target_awaited", away=away) from away
-            waiting = wait_for(row, f"nothing is published until its target answers: {away}", self.registered)
+            waiting = wait_for(
+                row, f"nothing is published until its target answers: {away}", self.registered, services.now()
+            )
             note_unprepared(session, row, away, services.now())
             drop_leases(session, row.id)  # the next turn finds the results, and takes its own
             return replace(waiting, attempt="", is_for_target=True)  # the ledger cannot tell when the target answers

@@ -41,7 +41,7 @@ def await_predecessor(services: Services, registered: Registered, clearer: Clear
             return None
         row = require_newest(session, run, CLOSE, registered.attempt.id)
         message = f"checkpoints complete in the order of epochs: waiting until run {before} is closed"
-        return wait_for(row, message, registered)
+        return wait_for(row, message, registered, services.now())
 
 
 def awaited_predecessor(session: Session, run: Run) -> str | None:

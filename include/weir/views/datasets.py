@@ -51,11 +51,15 @@ class DatasetReader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingTask:
-    """A task that waits for a data set: the region of a run, since when, and why."""
+    """A task that waits for a data set: the region of a run, since when, and why.
+
+    It looks for it every minute: one that last `looked_at` it long ago is kept by Airflow, or gone.
+    """
 
     run: RunId
     region: RegionId
     since: datetime
+    looked_at: datetime
     reason: str
 
 
@@ -302,17 +306,24 @@ def declared_readers(dataflows: Mapping[str, Topology]) -> dict[str, list[Datase
 def waiting_tasks(session: Session, run: str | None = None) -> dict[str, list[WaitingTask]]:
     """Return the tasks that wait for each data set, of one run or of all; those that have waited longest first."""
     query = (
-        select(AttemptRow.run, AttemptRow.region, AttemptRow.subtask, AttemptRow.began_at, AttemptRow.awaited)
+        select(AttemptRow)
+        .join(RunRow, RunRow.id == AttemptRow.run)
         .where(AttemptRow.state == AttemptState.WAITING.value, AttemptRow.awaited.is_not(None))
+        .where(RunRow.deleted_at.is_(None), RunRow.expired_at.is_(None))
         .order_by(AttemptRow.began_at, AttemptRow.run, AttemptRow.region, AttemptRow.subtask)
     )
     found: dict[str, list[WaitingTask]] = defaultdict(list)
-    for of, region, subtask, since, awaited in session.execute(
-        query if run is None else query.where(AttemptRow.run == run)
-    ):
-        for dataset, reason in (awaited or {}).items():
-            task = WaitingTask(run=RunId(of), region=RegionId(region, subtask), since=since, reason=reason)
-            found[dataset].append(task)
+    for row in session.scalars(query if run is None else query.where(AttemptRow.run == run)):
+        for dataset, reason in (row.awaited or {}).items():
+            found[dataset].append(
+                WaitingTask(
+                    run=row.run,
+                    region=RegionId(row.region, row.subtask),
+                    since=row.began_at,
+                    looked_at=row.heard_at or row.began_at,
+                    reason=reason,
+                )
+            )
     return found
 
 

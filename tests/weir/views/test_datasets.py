@@ -8,7 +8,7 @@ from tests.weir.datasets.neighbours import HOURLY, Neighbours, reader, trips
 
 from weir.dataflow import Dataflow, dataset, last, sink
 from weir.errors import Misconfigured
-from weir.ledger.database.tables import AttemptRow, PublicationRow
+from weir.ledger.database.tables import AttemptRow, PublicationRow, RunRow
 from weir.recovery.dataset_plans import plans_if_changed
 from weir.views.datasets import dataset_details, dataset_views, inputs_of_run
 from weir.views.lineage import lineage_of
@@ -93,9 +93,31 @@ def test_a_task_that_waits_is_told_since_when_and_for_which_epoch(read):
     with read.ledger.transaction() as session:
         (since,) = session.query(AttemptRow.began_at).filter_by(state="waiting").one()
     assert task.since == since
-    assert f"trips@{day(2)}" in task.reason
+    assert f"trips@{day(2)} (no task of it has begun)" in task.reason
+    looked = task.looked_at
+    read.go_on()
+    (task,) = seen(read)["trips.zones"].waiting
+    assert task.since == since < looked < task.looked_at
     read.run("trips", 2)
     read.go_on()
+    assert not seen(read)["trips.zones"].waiting
+
+
+def test_a_task_that_waits_says_what_has_failed_for_good_of_what_it_waits_for(read):
+    def refuse(_key):
+        raise Misconfigured("no such file")
+
+    producer = read.airflows["trips"]
+    producer.during = refuse
+    assert producer.task(producer.dag_run(2), "raw").state is None
+    read.go_on()
+    (task,) = seen(read)["trips.zones"].waiting
+    assert f"trips@{day(2)} (raw[0] of it has failed for good: `weir plan trips@{day(2)}`)" in task.reason
+
+
+def test_no_task_of_a_deleted_dag_run_waits(read):
+    with read.ledger.transaction("report") as session:
+        session.get_one(RunRow, f"report@{day(2)}").deleted_at = read.now()
     assert not seen(read)["trips.zones"].waiting
 
 

@@ -20,6 +20,7 @@ from weir.views.datasets import (
     EpochReader,
     EpochView,
     RunInputs,
+    WaitingTask,
     dataset_details,
     dataset_views,
     inputs_of_run,
@@ -88,7 +89,7 @@ def _print_inputs(found: RunInputs, *, as_json: bool) -> None:
     _INPUTS.show(found.inputs, as_json=False)
     for each in found.inputs:
         for task in each.waiting:
-            print_line(f"{task.region} has been {task.reason}, since {at(task.since)}")
+            print_line(_waits(task))
 
 
 def _print_lineage(found: Lineage, svg: Path | None, *, as_json: bool) -> None:
@@ -104,7 +105,11 @@ def _print_lineage(found: Lineage, svg: Path | None, *, as_json: bool) -> None:
 
 def _print_waiting(found: DatasetView) -> None:
     for each in found.waiting:
-        print_line(f"{each.run}: {each.region} has been {each.reason}, since {at(each.since)}")
+        print_line(f"{each.run}: {_waits(each)}")
+
+
+def _waits(task: WaitingTask) -> str:
+    return f"{task.region} has been {task.reason}, since {at(task.since)}; it last looked at {at(task.looked_at)}"
 
 
 def _producer(found: DatasetView) -> str:
