@@ -377,7 +377,7 @@ def _require_intervals(where: str, group: TaskGroup) -> None:
         )
 
 
-def _schedule_of(dag: DAG, declared: str | None) -> tuple[str, str, str | None, bool, tuple[str, ...]]:
+def _schedule_of(dag: DAG, declared: str | None) -> tuple[str, str, str | None, bool, dict[str, bool]]:
     """Return a DAG's schedule as a declaration has it: name, zone, cadence, whether data sets start it, and which."""
     name, zone = schedule_name(dag.timetable), zone_of(dag.timetable, dag.timezone)
     every = declared or cadence_of(dag.timetable)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime
 
 from sqlalchemy.orm import Session
 
@@ -125,7 +126,7 @@ def _answer(
             record_losses(session, probed.losses.values(), now)
             return ResultUnavailable(losses)
         if inputs.awaited:
-            return _wait(row, inputs.awaited, present, registered)
+            return _wait(row, inputs.awaited, present, registered, services.now())
         if registered.attempt.region != CLOSE:  # which may still wait for its targets
             count_wait(session, row, now)
         take_leases(session, [present.results[each].result for each in probed.manifests], registered.attempt.id, now)
@@ -170,7 +171,11 @@ def _identities(state: RunState, partitions: Iterable[PartitionId]) -> dict[Part
 
 
 def _wait(
-    row: AttemptRow, awaited: Mapping[PartitionId, frozenset[RegionId]], state: RunState, registered: Registered
+    row: AttemptRow,
+    awaited: Mapping[PartitionId, frozenset[RegionId]],
+    state: RunState,
+    registered: Registered,
+    now: datetime,
 ) -> Awaiting:
     regions = {region for regions in awaited.values() for region in regions}
     partitions = ", ".join(str(each) for each in sorted(awaited))
@@ -180,4 +185,4 @@ def _wait(
     reason = f"waiting for {named}, which compute {partitions}"
     if failed:
         reason = f"waiting for {named}: {failed} failed for good; look at the log, correct the cause, clear it"
-    return wait_for(row, reason, registered, services.now())
+    return wait_for(row, reason, registered, now)

@@ -14,7 +14,7 @@ from weir.dataflow.arguments import shown
 from weir.dataflow.key_types import canonical_type
 from weir.dataflow.stage import Exchange, ExchangeKind, Stage, StageKind, pipelined
 from weir.dataflow.state import State, StateKind
-from weir.dataflow.state_schema import fields_of_ddl, stored_fields
+from weir.dataflow.state_schema import Fields, fields_of_ddl, stored_fields
 from weir.errors import Message, Misconfigured, at, said_by
 from weir.units import size_from_text, time_from_text
 
@@ -70,17 +70,33 @@ def _state_schema_problems(state: State) -> Iterator[str]:
 
 
 def type_problems(stages: Sequence[Stage]) -> Iterator[str]:
-    """Yield the columns of states and of previous exchanges whose types Spark does not have, or Weir cannot keep."""
+    """Yield what is wrong with the columns of states, and of inputs with a schema: their types, and keys among them."""
     for stage in stages:
         states = {state.name: state.kind for state in stage.states}
         for argument, exchange in stage.exchanges.items():
             if not exchange.schema:
                 continue
+            where = f"stage {stage.name!r}, {'state' if argument in states else 'input'} {argument!r}"
             try:
-                stored_fields(exchange.schema, has_collations=states.get(argument) is not StateKind.KEYED)
+                fields = stored_fields(exchange.schema, has_collations=states.get(argument) is not StateKind.KEYED)
             except Misconfigured as error:
-                what = "state" if argument in states else "input"
-                yield at(f"stage {stage.name!r}, {what} {argument!r}", said_by(error))
+                yield at(where, said_by(error))
+                continue
+            if argument not in states:
+                yield from (at(where, problem) for problem in _key_problems(exchange.keys, fields))
+
+
+def _key_problems(keys: Sequence[str], fields: Fields) -> Iterator[str]:
+    """Yield the columns that divide an input and that its schema does not have, or has of a type that divides none."""
+    kinds = {name.lower(): field.kind for name, field in fields.items()}
+    for key in keys:
+        if key.lower() not in kinds:
+            yield Message("dataflow.key_not_in_schema", key=key, fields=list(fields))
+            continue
+        try:
+            canonical_type(str(kinds[key.lower()]))
+        except Misconfigured as error:
+            yield said_by(error)
 
 
 def divided_problems(stages: Sequence[Stage]) -> Iterator[str]:

@@ -211,7 +211,7 @@ def dataset_details(session: Session, name: str, newest: int = NEWEST) -> Datase
     """Return a data set and its newest epochs. Raises Misconfigured for one that nobody publishes or reads."""
     views = {each.name: each for each in _all_views(session)}
     if name not in views:
-        raise unknown_dataset(name, views)
+        raise unknown_dataset(name, [each.name for each in views.values() if each.is_declared or each.epochs])
     dataflow, sink = dataset_of(name)
     ever = select(PublicationRow.run).where(PublicationRow.sink == sink, PublicationRow.published_at.is_not(None))
     query = select(RunRow.id).where(RunRow.dataflow == dataflow, RunRow.id.in_(ever))

@@ -153,7 +153,7 @@ class Declaration:
     the texts of the SQL files of its stages, `applications` the files of their applications. These are code: a change
     of them changes no DAG. `schedule` names the timetable of the DAG (empty: it has none), `zone` its time zone,
     `cadence` is `every` of its cadence (None: it has none), `is_partitioned` says that data sets start its runs,
-    `started_by` which of them other dataflows publish.
+    `started_by` which of them other dataflows publish, and whether no mapper changes their keys.
     """
 
     flow: Dataflow
@@ -167,7 +167,7 @@ class Declaration:
     zone: str = "UTC"
     cadence: str | None = None
     is_partitioned: bool = False
-    started_by: tuple[str, ...] = ()
+    started_by: Mapping[str, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         seen = _SEEN.get()

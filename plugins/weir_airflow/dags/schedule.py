@@ -94,10 +94,14 @@ def _assets_in(condition: Any) -> Iterator[Any]:
     yield condition
 
 
-def data_sets_of(timetable: Any) -> tuple[str, ...]:
-    """Return the names of the data sets of dataflows that start the runs of a timetable, `DATAFLOW.SINK`."""
-    found = _assets_in(timetable.asset_condition) if is_partitioned(timetable) else ()
-    return tuple(each.name for each in found if str(getattr(each, "uri", "")).startswith(DATA_SET))
+def data_sets_of(timetable: Any) -> dict[str, bool]:
+    """Return the data sets of dataflows that start runs of a timetable, and whether no mapper changes their keys."""
+    if not is_partitioned(timetable):
+        return {}
+    is_unmapped = not timetable.partition_mapper_config
+    is_unmapped &= type(timetable.default_partition_mapper).__name__ == "IdentityMapper"
+    found = _assets_in(timetable.asset_condition)
+    return {each.name: is_unmapped for each in found if str(getattr(each, "uri", "")).startswith(DATA_SET)}
 
 
 def is_partitioned(timetable: Any) -> bool:

@@ -188,9 +188,10 @@ def _described(declared: Declaration) -> dict[str, Any]:
         "stages": len(declared.flow.stages),
         "tasks": {region.name: region.parallelism for region in topology.regions} | dict.fromkeys(others, 1),
         "group": declared.task_prefix.rstrip("."),
-        "cadence": None if declared.cadence is None else f"{declared.cadence} in {declared.zone}",
+        "cadence": declared.cadence,
+        "zone": declared.zone,
         "sinks": list(topology.sinks),
-        "started_by": list(declared.started_by),
+        "started_by": dict(declared.started_by),
         "reads": [
             {"stage": stage.name, "dataset": each.stage, "epoch": each.epoch}
             for stage, _, each in datasets_read(declared.flow.stages)

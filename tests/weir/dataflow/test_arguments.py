@@ -17,6 +17,7 @@ from weir.dataflow import (
     blocking,
     cached,
     callback,
+    dataset,
     delta_source,
     digest,
     expectations,
@@ -305,6 +306,14 @@ MISTAKES = {
     "an epoch's type": (
         lambda: reading({"x": blocking("a", by="k"), "y": previous("b", by="k", schema="k INT, m MAP<STRING, TEXT>")}),
         "stage 'b', input 'y': the schema \"k INT, m MAP<STRING, TEXT>\" gives the column m the type TEXT, which",
+    ),
+    "a key that is not read": (
+        lambda: reading({"a": blocking("a", by="k"), "x": dataset("trips.zones", by="zone", schema="k INT")}),
+        "stage 'b', input 'x': its rows are divided by='zone', which is no column of its schema=, k: add it",
+    ),
+    "a key of no use": (
+        lambda: reading({"a": blocking("a", by="k"), "y": previous("b", by="P", schema="p DECIMAL(9,2)")}),
+        "stage 'b', input 'y': a key column cannot be of type decimal(9,2): its hash depends on precision and scale",
     ),
     "reader": (
         lambda: files_source("x", "/x", reader="header"),

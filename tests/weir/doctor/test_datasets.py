@@ -4,20 +4,21 @@ import pytest
 from tests.weir.datasets.neighbours import Neighbours, reader, trips
 
 from weir.dataflow import Dataflow, dataset, sink
-from weir.doctor.datasets import dataset_problems, unknown_publishers
+from weir.doctor.datasets import dataset_problems, undeclared_publishers
 from weir.doctor.examination import Status, examine
 from weir.doctor.ledger import LedgerExam
 
-DAILY, HOURLY = "0 0 * * * in UTC", "0 * * * * in UTC"
+DAILY, HOURLY, WEEKLY, DAY = "0 0 * * *", "0 * * * *", "0 0 * * 1", "PT86400S"
 
 
-def declared(name, *reads, cadence=DAILY, sinks=("out",), started_by=()):
+def declared(name, *reads, cadence=DAILY, sinks=("out",), started_by=(), zone="UTC", is_mapped=False):
     return {
         "file": f"{name}.py",
         "dataflow": name,
         "cadence": cadence,
+        "zone": zone,
         "sinks": list(sinks),
-        "started_by": list(started_by),
+        "started_by": dict.fromkeys(started_by, not is_mapped),
         "reads": [{"stage": "read", "dataset": dataset, "epoch": epoch} for dataset, epoch in reads],
     }
 
@@ -30,7 +31,14 @@ def declared(name, *reads, cadence=DAILY, sinks=("out",), started_by=()):
         (declared("trips", cadence=HOURLY), "within", None),
         (declared("trips", cadence=None), "same", None),
         (declared("elsewhere", cadence=None), "within", None),
+        (declared("trips", cadence=DAY), "same", None),
+        (declared("trips", cadence="@daily"), "same", None),
+        (declared("trips", cadence="PT3600S"), "same", "doctor.dataset_of_other_cadence"),
         (declared("trips", cadence=HOURLY), "same", "doctor.dataset_of_other_cadence"),
+        (declared("trips", zone="Europe/Berlin"), "same", "doctor.dataset_of_other_cadence"),
+        (declared("trips"), "within", None),
+        (declared("trips", cadence=WEEKLY), "within", "doctor.dataset_longer"),
+        (declared("trips", cadence=WEEKLY), "last(3)", None),
         (declared("trips", cadence=None), "last(7)", "recovery.dataset_without_cadence"),
         (declared("trips", sinks=["others"]), "same", "doctor.dataset_not_declared"),
     ],
@@ -54,12 +62,31 @@ def test_a_data_set_has_to_fit_who_reads_it(producer, epoch, kind):
 def test_what_starts_a_dataflow_is_published_by_another_one(name, kind):
     flows = [declared("trips"), declared("report", started_by=[name])]
     assert [(each.file, each.text.kind) for each in dataset_problems(flows)] == ([("report.py", kind)] if kind else [])
-    assert [name in note for note in unknown_publishers(flows)] == ([True] if name == "elsewhere.out" else [])
+    found = [each.text.names["name"] for each in undeclared_publishers(flows)]
+    assert found == ([name] if name == "elsewhere.out" else [])
+
+
+@pytest.mark.parametrize(
+    ("cadence", "own", "is_mapped", "is_wrong"),
+    [
+        (DAILY, DAILY, False, False),
+        (DAILY, HOURLY, False, False),
+        (DAILY, DAY, False, False),
+        (HOURLY, DAILY, False, True),
+        (HOURLY, DAILY, True, False),
+        (DAILY, WEEKLY, False, True),
+        (DAY, DAILY, False, False),
+    ],
+)
+def test_each_epoch_that_starts_a_dataflow_begins_one_of_its_own(cadence, own, is_mapped, is_wrong):
+    started = declared("report", started_by=["trips.out"], cadence=own, is_mapped=is_mapped)
+    found = [each.text.kind for each in dataset_problems([declared("trips", cadence=cadence), started])]
+    assert found == (["doctor.start_of_other_cadence"] if is_wrong else [])
 
 
 def test_a_data_set_that_no_file_publishes_may_be_a_wrong_name():
-    (note,) = unknown_publishers([declared("trips"), declared("report", ("trip.out", "same"))])
-    assert note.endswith("did you mean trips.out?")
+    (found,) = undeclared_publishers([declared("trips"), declared("report", ("trip.out", "same"))])
+    assert "did you mean trips.out?" in found.text
 
 
 def test_a_cycle_over_three_files_is_named():
@@ -69,11 +96,15 @@ def test_a_cycle_over_three_files_is_named():
     assert {found.text.names["cycle"].count(name) for name in "abc"} == {1, 2}
 
 
-def test_what_is_read_of_a_dataflow_that_no_file_declares_is_noted_with_its_readers():
-    flows = [declared(name, ("trips.out", "same")) for name in ("report", "summary")]
-    (note,) = unknown_publishers(flows)
-    assert all(name in note for name in ("trips.out", "report.py", "summary.py"))
-    assert not list(unknown_publishers([*flows, declared("trips")]))
+def test_what_is_read_of_a_dataflow_that_no_file_declares_is_a_problem_of_its_readers():
+    flows = [declared(name, ("trips.out", "same"), ("trips.out", "last(2)")) for name in ("report", "summary")]
+    found = list(undeclared_publishers(flows))
+    assert [(each.file, each.text.names["name"]) for each in found] == [
+        ("report.py", "trips.out"),
+        ("summary.py", "trips.out"),
+    ]
+    assert not list(undeclared_publishers([*flows, declared("trips")]))
+    assert not list(undeclared_publishers(flows, ["trips"]))
 
 
 @pytest.fixture

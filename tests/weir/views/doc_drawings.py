@@ -76,7 +76,7 @@ EXCHANGES = [
     stage(
         "customers",
         blocking("scored", by="customer"),
-        previous("customers", by="customer", schema="c LONG"),
+        previous("customers", by="customer", schema="customer LONG"),
         parallelism=2,
     ),
     sink("customers", "sales"),

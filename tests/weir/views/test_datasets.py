@@ -2,7 +2,7 @@
 
 import pytest
 from tests.messages.kinds import of_kind
-from tests.weir.command_line import typed, use
+from tests.weir.command_line import invoked, typed, use
 from tests.weir.counting import counting
 from tests.weir.datasets.neighbours import HOURLY, Neighbours, reader, trips
 
@@ -209,6 +209,21 @@ def test_names_that_are_not_known_are_refused_with_those_that_are(read):
         inputs(read, f"report@{day(1)}", "report.out")
     with pytest.raises(Misconfigured, check=of_kind("ledger.run_unknown", name="report@20140101")):
         inputs(read, "report@20140101")
+
+
+def test_who_publishes_nothing_is_told_why(read, tmp_path, monkeypatch):
+    use(monkeypatch, tmp_path)
+    read.add(reader("late", a=dataset("weather.out"), b=dataset("trips.district")))
+    read.airflows["late"].dag_run(1)
+    read.go_on()
+    said = typed("datasets")
+    assert "nobody: no task of weather has begun" in said
+    assert "nobody: trips declares no such sink" in said
+    with pytest.raises(Misconfigured, check=of_kind("views.dataset_unknown")) as error:
+        invoked("datasets", "weather.on")
+    assert "weather.out" not in str(error.value)
+    with pytest.raises(Misconfigured, check=of_kind("cli.drawing_of_lineage")):
+        invoked("datasets", "--svg", str(tmp_path / "drawn.svg"))
 
 
 def test_the_statements_grow_with_nothing(town):

@@ -298,7 +298,11 @@ def test_a_group_may_be_in_a_dag_that_data_sets_schedule():
     by_zones = PartitionedAssetTimetable(assets=on_dataset("trips.zones"))
     with declared_meanwhile() as found, DAG("mixed", schedule=by_zones, start_date=START):
         dataflow_group(FLOW, cadence="@hourly")
-    assert (found[0].cadence, found[0].is_partitioned, found[0].started_by) == ("0 * * * *", True, ("trips.zones",))
+    assert (found[0].cadence, found[0].is_partitioned, found[0].started_by) == (
+        "0 * * * *",
+        True,
+        {"trips.zones": True},
+    )
     with (
         DAG("mixed", schedule=by_zones, start_date=START),
         pytest.raises(Misconfigured, check=of_kind("dags.cadence_missing")),

@@ -80,9 +80,10 @@ def test_a_dataflow_that_nothing_refers_to_is_found_with_its_tasks(check):
             "stages": 3,
             "tasks": {"flights": 1, "clean-cleaned": 2, "weir_close": 1},
             "group": "",
-            "cadence": "0 0 * * * in UTC",
+            "cadence": "0 0 * * *",
+            "zone": "UTC",
             "sinks": ["cleaned"],
-            "started_by": [],
+            "started_by": {},
             "reads": [],
         }
     ]

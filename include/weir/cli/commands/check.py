@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from weir.cli.documents import AsJson, print_document
-from weir.doctor.datasets import dataset_problems, unknown_publishers
+from weir.doctor.datasets import dataset_problems, undeclared_publishers
 from weir.doctor.problems import Problem, answers_about
 from weir.views.documents import plain
 
@@ -55,6 +55,14 @@ def check(
     connections: Annotated[
         bool, typer.Option("--connections", help="Look up the connections that are named, as Airflow finds them here.")
     ] = False,
+    external: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DATAFLOW",
+            help="A dataflow of another project whose data sets are read here: of a folder, all others are declared.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check DAG files: that they import, that functions exist and fit their stages, and that suites can be read.
@@ -68,7 +76,8 @@ def check(
         raise typer.BadParameter(f"there is no file or folder {missing[0]}: name DAG files, or folders of them")
     options = [] if expectations is None else ["--expectations", str(expectations)]
     options += ["--connections"] if connections else []
-    report = report_of([*options, *map(str, wanted)])
+    is_whole = any(path.is_dir() for path in wanted)
+    report = report_of([*options, *map(str, wanted)], external=external or (), is_whole=is_whole)
     if as_json:
         print_document(**plain(report))
     else:
@@ -76,8 +85,17 @@ def check(
     raise typer.Exit(EXIT_PROBLEM if report.problems else 0)
 
 
-def report_of(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> Report:
-    """Check DAG files in a process of their own."""
+def report_of(
+    arguments: Sequence[str],
+    environ: Mapping[str, str] = os.environ,
+    external: Collection[str] = (),
+    *,
+    is_whole: bool = False,
+) -> Report:
+    """Check DAG files in a process of their own.
+
+    `is_whole`: these are all files of a project, so that what they read is published by them, or by `external` ones.
+    """
     report = Report()
     for answer in answers_about(arguments, environ):
         if "begun" in answer:
@@ -89,7 +107,11 @@ def report_of(arguments: Sequence[str], environ: Mapping[str, str] = os.environ)
             report.problems += [Problem.from_json(each) for each in answer["problems"]]
             report.notes += answer["notes"]
     report.problems += [*_same_names(report.dataflows), *dataset_problems(report.dataflows)]
-    report.notes += unknown_publishers(report.dataflows)
+    unpublished = undeclared_publishers(report.dataflows, external)
+    if is_whole:
+        report.problems += unpublished
+    else:
+        report.notes += map(str, unpublished)
     return report
 
 

@@ -10,6 +10,7 @@ import typer
 from weir.cli.documents import AsJson, Listing, print_document
 from weir.cli.tables import at, key, number, print_line, text, value
 from weir.environment import opened_services
+from weir.errors import Misconfigured
 from weir.ledger.names import NO_RUN
 from weir.views.datasets import (
     NEWEST,
@@ -53,6 +54,8 @@ def datasets(
     Of one data set its epochs are shown with the runs that have read them; of a run what each of its inputs reads.
     --lineage goes over dataflows to any depth, in both directions, as their newest runs declare it.
     """
+    if svg is not None and not lineage:
+        raise Misconfigured.of("cli.drawing_of_lineage")
     with opened_services() as services, services.ledger.transaction() as session:
         if lineage:
             _print_lineage(lineage_of(session, name), svg, as_json=as_json)
@@ -113,7 +116,11 @@ def _waits(task: WaitingTask) -> str:
 
 
 def _producer(found: DatasetView) -> str:
-    return found.dataflow if found.is_declared else f"nobody any more: {found.dataflow} declares no such sink"
+    if found.is_declared:
+        return found.dataflow
+    if not found.dag_ids:
+        return f"nobody: no task of {found.dataflow} has begun"
+    return f"nobody{' any more' if found.epochs else ''}: {found.dataflow} declares no such sink"
 
 
 def _readers(found: DatasetView) -> str:

@@ -136,12 +136,12 @@ class RunRow(Table):
 
 
 class AttemptRow(Table):
-    """One try of one region, ordered by try number.
+    """One try of one region, in order of their numbers. `awaited` is why it waits for data sets, by name.
 
     `max_tries` grows with each clear of the task instance unless it was running; the run's `clear_number` then does.
-    `heard_at` is that of its last heartbeat, or of its last look for what it waits for, `newest_result` the highest number of a result when it was registered,
-    `failure` the value of a FailureClass, `failure_cause` that of a FailureCause, `code` the version of its code, which
-    is imported from `archive`, `generation` the task's in the run. `awaited` is why it waits for data sets, by name.
+    `heard_at` is that of its last heartbeat, or of its last look for what it waits for, `newest_result` the highest
+    number of a result when it was registered, `failure` the value of a FailureClass, `failure_cause` that of a
+    FailureCause, `code` the version of its code, which is imported from `archive`, `generation` the task's in the run.
     """
 
     __tablename__ = "attempt"

@@ -90,3 +90,23 @@ def test_a_folder_that_does_not_exist_is_named(check):
     done = check("daggs")
     assert done.returncode == 2
     assert "there is no file or folder daggs" in " ".join(done.stderr.replace("│", " ").split())
+
+
+READER = """
+from datetime import UTC, datetime
+from weir.dataflow import Dataflow, Stage, dataset, sink
+from weir_airflow.dag import dataflow_dag
+
+read = Stage("b", "pipelines_checked:b", {"other": dataset("delays.out")})
+flow = Dataflow("reader", [read, sink("b", "out")])
+dag = dataflow_dag(flow, schedule="@daily", start_date=datetime(2026, 1, 1, tzinfo=UTC))
+"""
+
+
+def test_what_no_file_of_a_folder_publishes_is_a_problem_unless_another_project_does(check):
+    done = check("dags", reader=READER)
+    assert done.returncode == 1
+    assert "dags/reader.py: dataflow 'reader': no file declares dataflow delays" in done.stdout
+    assert check("dags", "--external", "delays").returncode == 0
+    alone = check("dags/reader.py")
+    assert (alone.returncode, "no file declares dataflow delays" in alone.stdout) == (0, True)

@@ -202,7 +202,7 @@ def test_a_run_that_waits_for_one_that_has_stopped_names_it_and_its_command(worl
     told = standing(SECOND)
     assert (told["standing"], told["waits_for"]["run"], told["waits_for"]["standing"]) == ("waiting", FIRST, "stopped")
     assert told["since"] is not None
-    assert told["command"].endswith(f"`weir plan {FIRST} --apply`")
+    assert f"`weir plan {FIRST} --apply`" in told["command"]
     [note] = [each for each in waiting.notes if FIRST in each][-1:]
     assert note.startswith("Weir: ")
     assert "does not go on by itself" in note
