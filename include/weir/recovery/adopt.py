@@ -75,8 +75,8 @@ class Adoption:
                 "later runs go on without its rows. Then clear what has failed of them"
             )
         return (
-            f"clear the whole run {self.run_id} of DAG {self.dag_id} in Airflow, or by `weir clear {self.run} --apply`. "
-            "Its first task that begins pins it to the dataflow that the DAG file declares then."
+            f"clear the whole run {self.run_id} of DAG {self.dag_id} in Airflow, or by `weir clear {self.run} "
+            "--apply`. Its first task that begins pins it to the dataflow that the DAG file declares then."
         )
 
 

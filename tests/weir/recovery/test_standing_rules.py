@@ -80,7 +80,9 @@ def test_the_reason_names_the_task_that_keeps_the_others():
     assert "a[0]" in found.reason
     assert "no such column" in found.reason
     assert "b[0]" not in found.reason
-    assert found.command.startswith("correct the cause, then `weir plan flow@1 --apply` (if the declaration was wrong: ")
+    assert found.command.startswith(
+        "correct the cause, then `weir plan flow@1 --apply` (if the declaration was wrong: "
+    )
     assert len(found.stopped) == 3
 
 

@@ -376,7 +376,11 @@ def _command(facts: EpochFacts, first: Sequence[TaskFacts]) -> str:
     if any(_KEPT in each for each in errors):
         return f"correct the DAG file, then `weir run adopt {facts.run}` and `weir clear {facts.run} --apply`"
     again = f"`weir plan {facts.run} --apply`"
-    return f"correct the cause, then {again} (if the declaration was wrong: weir run adopt, weir clear)" if errors else again
+    return (
+        f"correct the cause, then {again} (if the declaration was wrong: weir run adopt, weir clear)"
+        if errors
+        else again
+    )
 
 
 def _error(task: TaskFacts) -> str:
