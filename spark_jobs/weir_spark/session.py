@@ -5,10 +5,13 @@ Invariant: equal rows have equal digests, whatever the defaults of the server. A
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import distributions
 
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 from pyspark.sql import SparkSession
@@ -69,7 +72,7 @@ _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def configure(session: SparkSession, extra: Mapping[str, str]) -> dict[str, str]:
-    """Set Weir's and the region's settings; return what a manifest records: these, and versions of Spark and Python.
+    """Set Weir's and the region's settings; return what a manifest records: these, and versions.
 
     Raises Misconfigured for a setting that contradicts one of Weir's, and for one that only a server's start can set.
     """
@@ -79,7 +82,20 @@ def configure(session: SparkSession, extra: Mapping[str, str]) -> dict[str, str]
     if not _are_set_at_once(session, settings):
         for key, value in settings.items():
             _set(session, key, value)
-    return {**FORCED, **extra, "spark.version": session.version, "python.version": _PYTHON}
+    return {
+        **FORCED,
+        **extra,
+        "spark.version": session.version,
+        "python.version": _PYTHON,
+        "python.packages": _packages(),
+    }
+
+
+@cache
+def _packages() -> str:
+    """Return a fingerprint of the distributions that this process can import, and of their versions."""
+    found = sorted({f"{each.name}=={each.version}" for each in distributions()})
+    return hashlib.sha256("\n".join(found).encode()).hexdigest()[:16]
 
 
 def is_remote(session: SparkSession) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 
@@ -32,6 +32,7 @@ from weir.execution.airflow_words import FINAL
 from weir.execution.run_state import UNNUMBERED, AttemptState, CurrentResult, RunState, coming_result
 from weir.formats.checks import gate_results
 from weir.formats.codec import to_json
+from weir.formats.made_of import with_context
 from weir.formats.manifest import Manifest, Stored, digest_schema, digest_version, inputs_fingerprint, is_chain
 from weir.formats.region_job import OutputReport, RegionReport
 from weir.ledger.attempts import attempts_of, end
@@ -142,9 +143,10 @@ def _touched(begun: Begun) -> tuple[str, ...]:
     return (begun.run.id,) if before is None else (begun.run.id, before)
 
 
-def _resumed(report: RegionReport) -> dict[str, list[str]]:
-    """Return the stages that the attempt has read from copies, for the summary."""
-    return {"resumed": list(report.resumed)} if report.resumed else {}
+def _resumed(report: RegionReport) -> dict[str, Any]:
+    """Return the stages that were read from copies, and the attempt whose results were taken, for the summary."""
+    resumed: dict[str, Any] = {"resumed": list(report.resumed)} if report.resumed else {}
+    return {**resumed, "taken": report.taken} if report.taken else resumed
 
 
 def _enter(
@@ -175,6 +177,8 @@ def _enter(
     note_copies(session, begun.run.id, begun.attempt.region.subtask, copied)
     end(row, AttemptState.COMMITTED, services.now())
     row.metrics = {**report.metrics, **_resumed(report)}
+    if begun.job.made_of and report.looked_at is not None:
+        row.made_of = with_context(begun.job.made_of, begun.job, report.looked_at)
     drop_leases(session, begun.attempt.id)
     session.flush()
     count_recomputed(session, tries)

@@ -12,6 +12,7 @@ from typing import Any
 
 from weir.attempts.copies import with_copies
 from weir.coordination.registered import Registered
+from weir.coordination.reuse import with_result_to_take
 from weir.coordination.services import Services, attempt_folder, region_folder
 from weir.coordination.source_copies import with_source_copies
 from weir.coordination.values import AssignedState
@@ -79,7 +80,8 @@ def region_job(
         revision=services.ledger.seen(run.dataflow.name),
     )
     contents = {(read.stage, read.argument): [_content(state, each) for each in read.partitions] for read in inputs}
-    return with_source_copies(services, registered, with_copies(services, registered, job, contents))
+    job = with_source_copies(services, registered, with_copies(services, registered, job, contents))
+    return with_result_to_take(services, registered, job, contents)
 
 
 def _with_split(stage: StageToRun, splits: list[Any] | None) -> StageToRun:

@@ -47,22 +47,33 @@ def code_version(files: Mapping[str, bytes], functions: Iterable[str]) -> str:
     `files` are the files of its archive, by their names there, such as "pipelines/trips.py".
     """
     modules, named = _modules(files), list(functions)
-    reached: dict[str, str] = {}
-    waiting = [part for each in named if not name_in_archive(each) for part in _with_parents(each.partition(":")[0])]
+    trees = modules_reached(files, named)
+    if trees is None:
+        return f"{_WHOLE}{_digest_of_files(files)}"
+    reached = {name: _digest("".join(_canonical(tree)).encode()) for name, tree in trees.items()}
+    beside = _files_beside(files, {modules[name] for name in reached})
+    own = ((each, files[name_in_archive(each)]) for each in named if name_in_archive(each) in files)
+    versions = ((each, _version_of_file(each, content)) for each, content in own)
+    content = sorted([*reached.items(), *((name, _digest(files[name])) for name in beside), *versions])
+    return f"{_PREFIX}{_digest(repr(content).encode())}"
+
+
+def modules_reached(files: Mapping[str, bytes], functions: Iterable[str]) -> dict[str, ast.Module] | None:
+    """Return the modules that functions reach by imports, with their syntax; None where that cannot be followed."""
+    modules = _modules(files)
+    reached: dict[str, ast.Module] = {}
+    of_modules = (each.partition(":")[0] for each in functions if not name_in_archive(each))
+    waiting = [part for each in of_modules for part in _with_parents(each)]
     while waiting:
         name = waiting.pop()
         if name in reached or name not in modules:
             continue
         tree = parsed(files[modules[name]])
         if tree is None or _is_unfollowed(tree):
-            return f"{_WHOLE}{_digest_of_files(files)}"
-        reached[name] = _digest("".join(_canonical(tree)).encode())
+            return None
+        reached[name] = tree
         waiting += _imported(tree, name, is_package=modules[name].endswith("__init__.py"), modules=modules)
-    beside = _files_beside(files, {modules[name] for name in reached})
-    own = ((each, files[name_in_archive(each)]) for each in named if name_in_archive(each) in files)
-    versions = ((each, _version_of_file(each, content)) for each, content in own)
-    content = sorted([*reached.items(), *((name, _digest(files[name])) for name in beside), *versions])
-    return f"{_PREFIX}{_digest(repr(content).encode())}"
+    return reached
 
 
 def _version_of_file(name: str, content: bytes) -> str:

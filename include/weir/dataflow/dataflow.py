@@ -49,6 +49,15 @@ class Consumers(Enum):
     """They always restart: Flink's rule."""
 
 
+class Reuse(Enum):
+    """Whether a task takes what another one has made of the same, in any run of the dataflow, instead of computing."""
+
+    EQUAL = "equal"
+    """It takes a copy, where all that its rows are made of is known to be equal (docs/reuse.md)."""
+    NEVER = "never"
+    """It computes."""
+
+
 VERSION = 1
 """The version of the JSON that a run is pinned to."""
 
@@ -62,7 +71,7 @@ LONGEST_PUBLISH_BY = timedelta(days=36_500)
 
 _RECORDED = (
     *("name", "max_parallelism", "parameters", "failover", "consumers"),
-    *("keep", "keep_failed", "keep_published", "quota", "retained_checkpoints", "on_reprocess", "repair_code"),
+    *("keep", "keep_failed", "keep_published", "quota", "retained_checkpoints", "on_reprocess", "repair_code", "reuse"),
 )
 """The fields that the constructor takes as the record of a run has them."""
 
@@ -82,7 +91,9 @@ class Dataflow:
     `on_reprocess` decides about later epochs when the result of an epoch that they continue from changes: "cascade"
     runs them again, in order, until a result does not change; "mark" leaves them stale until they are needed.
     `repair_code` is the code that a task runs which a person clears: "newest", or "as_it_was" for that which has
-    computed its result before. `notify` are the receivers of notifications: callback(...), webhook(...), notifier(...).
+    computed its result before. With `reuse` "equal" a task takes a copy of what another one has made of the same, in
+    any run, instead of computing ("never").
+    `notify` are the receivers of notifications: callback(...), webhook(...), notifier(...).
     `publish_by` is how long after the end of its data interval an epoch is to be published; receivers are told of those
     that are not.
     What looks like a secret in parameters or in Spark settings is refused, but for a record that `from_json` reads.
@@ -102,6 +113,7 @@ class Dataflow:
     retained_checkpoints: int | None = field(default=None, kw_only=True)
     on_reprocess: OnReprocess = field(default=OnReprocess.CASCADE, kw_only=True)
     repair_code: RepairCode = field(default=RepairCode.NEWEST, kw_only=True)
+    reuse: Reuse = field(default=Reuse.NEVER, kw_only=True)
     notify: Sequence[Receiver] = field(default=(), kw_only=True)
     publish_by: timedelta | None = field(default=None, kw_only=True)
     is_record: InitVar[bool] = field(default=False, kw_only=True)
@@ -124,6 +136,7 @@ class Dataflow:
             retained_checkpoints: int | None = None,
             on_reprocess: OnReprocess | str = OnReprocess.CASCADE,
             repair_code: RepairCode | str = RepairCode.NEWEST,
+            reuse: Reuse | str = Reuse.NEVER,
             notify: Sequence[Receiver] = (),
             publish_by: timedelta | None = None,
             is_record: bool = False,
@@ -137,6 +150,7 @@ class Dataflow:
         object.__setattr__(self, "consumers", _choice(self.name, "consumers", self.consumers, Consumers))
         object.__setattr__(self, "on_reprocess", _choice(self.name, "on_reprocess", self.on_reprocess, OnReprocess))
         object.__setattr__(self, "repair_code", _choice(self.name, "repair_code", self.repair_code, RepairCode))
+        object.__setattr__(self, "reuse", _choice(self.name, "reuse", self.reuse, Reuse))
         object.__setattr__(self, "notify", sound_receivers(self.name, self.notify))
         self._check_retention()
         self._check_publish_by()

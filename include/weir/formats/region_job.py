@@ -289,10 +289,27 @@ class SparkJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegionJob(SparkJob):
-    """Compute the stages of a region.
+class ResultToTake:
+    """What another attempt has written, which was made of all that the coordinator knows of the job.
 
-    `notes` are for the job's log: what was found while the job was described.
+    It stands for the job's outputs, in their order, if `code` and `session` are the job's own, which only the job
+    knows. `looked_at` is that of its report.
+    """
+
+    attempt: AttemptId
+    run: RunId
+    code: str
+    session: dict[str, str]
+    looked_at: tuple[str, ...]
+    outputs: tuple[OutputReport, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionJob(SparkJob):
+    """Compute the stages of a region, or take what another attempt has made of the same.
+
+    `notes` are for the job's log: what was found while the job was described. `made_of` is the key of all that its rows
+    are made of, but for what its functions look at in their context (empty: that is not known).
     """
 
     stages: tuple[StageToRun, ...]
@@ -302,6 +319,13 @@ class RegionJob(SparkJob):
     """None only where nothing is imported, as in tests without an archive: engines refuse it."""
     revision: int = 0
     """The revision of the dataflow in the ledger that its writer had last seen committed (0: none)."""
+    made_of: str = ""
+    take: ResultToTake | None = None
+
+    @property
+    def context(self) -> dict[str, str]:
+        """What differs between epochs of what functions may look at in their context, by name and as text."""
+        return {"epoch": self.epoch, "interval": "/".join(self.interval), "zone": self.zone}
 
 
 def application_of(job: SparkJob) -> StageToRun | None:
@@ -392,8 +416,10 @@ class StateReport:
 class RegionReport:
     """The result of a job: outputs, the version of the code that ran, the session's settings, and seconds a step.
 
-    `resumed` names the stages that were read from copies of earlier attempts instead of being computed. Where a check
-    of a restored input has failed there are no outputs.
+    `resumed` names the stages that were read from copies of earlier attempts instead of being computed; all outputs are
+    copies of those of the attempt `taken`, if there is one. `looked_at` are the names in `RegionJob.context` that the
+    functions have looked at; None where they may have looked at more. Where a check of a restored input has failed
+    there are no outputs.
     """
 
     attempt: AttemptId
@@ -403,3 +429,5 @@ class RegionReport:
     metrics: dict[str, float]
     resumed: tuple[str, ...] = ()
     checks: tuple[CheckReport, ...] = ()
+    taken: str = ""
+    looked_at: tuple[str, ...] | None = None

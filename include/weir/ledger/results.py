@@ -316,6 +316,21 @@ def findings_of(session: Session, attempts: Collection[str]) -> tuple[NotDetermi
     return tuple(dict.fromkeys(found))
 
 
+def results_made_of(session: Session, dataflow: str, keys: Collection[str], most: int) -> list[tuple[ResultRow, str]]:
+    """Return the newest stored and sound results of attempts that have one of these keys, each with its key."""
+    is_sound = ResultRow.fault.is_(None) & ResultRow.differs_from.is_(None) & ResultRow.deleted_at.is_(None)
+    query = (
+        select(ResultRow, AttemptRow.made_of)
+        .join(AttemptRow, AttemptRow.id == ResultRow.attempt)
+        .join(RunRow, RunRow.id == ResultRow.run)
+        .where(AttemptRow.made_of.in_(keys), RunRow.dataflow == dataflow, is_sound)
+        .where(ResultRow.state == PartitionState.FINISHED.value, ResultRow.is_current)
+        .order_by(ResultRow.id.desc())
+        .limit(most)
+    )
+    return [(row, str(key)) for row, key in session.execute(query).tuples()]
+
+
 def not_deterministic_regions(session: Session, runs: Collection[str], current: str) -> frozenset[RegionId]:
     """Return the regions of `runs` with non-deterministic results; those of `current` have no run."""
     query = (

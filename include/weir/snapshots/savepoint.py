@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 from weir.coordination.evidence import require_not_behind
 from weir.coordination.positions import loaded_position
 from weir.coordination.services import Services
-from weir.errors import Conflict, Message, Misconfigured, WeirError
+from weir.errors import Conflict, Message, Misconfigured, WeirError, said_by
 from weir.execution.partition_state import PartitionState
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot, SnapshotKind, StatePartition
 from weir.formats.codec import to_json
@@ -58,7 +58,8 @@ from weir.snapshots.source import (
 )
 from weir.state.checkpoint import to_subsume
 from weir.state.file_rules import expired_until
-from weir.store.errors import AlreadyExists, NotFound
+from weir.store.copying import copy_file
+from weir.store.errors import AlreadyExists, NotFound, OtherBytes
 from weir.store.store import Store
 from weir.topology.ids import AttemptId
 from weir.units import format_size
@@ -546,16 +547,10 @@ def copy_files(source: Store, target: Store, copies: Sequence[FileCopy]) -> int:
 
 def _copy(source: Store, target: Store, copy: FileCopy) -> int:
     try:
-        data = source.read(copy.source)
+        return copy_file(source, copy.source, target, copy.target, copy.sha256)
     except NotFound as error:
         raise NotThere.of("snapshots.file_gone", source_url=source.url, source=copy.source) from error
-    found = hashlib.sha256(data).hexdigest()
-    if found != copy.sha256:
-        raise NotThere.of(
-            "snapshots.file_damaged", source_url=source.url, source=copy.source, sha256=copy.sha256, found=found
-        )
-    try:
-        target.create(copy.target, data)
+    except OtherBytes as error:
+        raise NotThere(said_by(error)) from error
     except AlreadyExists as error:
         raise Misconfigured.of("snapshots.file_in_the_way", target_url=target.url, target=copy.target) from error
-    return len(data)

@@ -12,5 +12,9 @@ class NotFound(WeirError):
     """There is definitely no such file or folder: the store itself has answered so."""
 
 
+class OtherBytes(WeirError):
+    """A file has other bytes than its digest says."""
+
+
 class AlreadyExists(WeirError):
     """The name of an exclusive create exists already; nothing was written."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,29 @@ class StageContext:
     def local_interval(self) -> tuple[datetime, datetime]:
         """The interval in the time zone of the schedule: where clocks change, a day has 23 or 25 hours."""
         return in_zone(self.interval, self.zone)
+
+
+class ObservedContext(StageContext):
+    """The context of a function of which it is known what it has looked at; who hands it on whole looks at all."""
+
+    __slots__ = ("_looked_at",)
+
+    def __getattribute__(self, name: str) -> Any:
+        """Note what is asked for, once there is a set to note it in."""
+        if name in _FIELDS:
+            with suppress(AttributeError):
+                object.__getattribute__(self, "_looked_at").add(name)
+        return object.__getattribute__(self, name)
+
+
+_FIELDS = frozenset(each.name for each in fields(StageContext))
+
+
+def observed(context: StageContext, looked_at: set[str]) -> StageContext:
+    """Return a context equal to another one that adds to a set the names of the fields that are looked at."""
+    found = ObservedContext(**{name: getattr(context, name) for name in _FIELDS})
+    object.__setattr__(found, "_looked_at", looked_at)
+    return found
 
 
 def prepare_for_connect() -> None:

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from weir.code.functions import check_call, load
 from weir.code.hints import hint_of
 from weir.code.sql_rules import is_sql, text_of
+from weir.code.time_and_chance import told_by_time_or_chance
 from weir.connections import FROM_ENVIRONMENT, LookUps
 from weir.dataflow.state import StateKind
 from weir.errors import Internal, Misconfigured, WeirError, first_line
@@ -42,11 +43,12 @@ from weir_spark.checks.integrity import check_all
 from weir_spark.files.failures import file_of, refusal_in
 from weir_spark.files.misfits import PLACE, place_of
 from weir_spark.region.archive import Imported, imported_from
-from weir_spark.region.context import StageContext
+from weir_spark.region.context import StageContext, observed
 from weir_spark.region.copies import Copies
 from weir_spark.region.names import NotItsOwn, OwnNames, fixed
 from weir_spark.region.region_checks import RegionChecks, computed_for_checks, require_known_expectations
-from weir_spark.region.sql import READ_FAILED, check_query, rows_of_query
+from weir_spark.region.sql import READ_FAILED, check_query, looked_at_by_query, rows_of_query
+from weir_spark.region.taking import take_copies
 from weir_spark.region.temporary import Temporary
 from weir_spark.results import writer
 from weir_spark.results.reader import read_input
@@ -59,6 +61,9 @@ from weir_spark.state.writer import write_state
 
 Handle = KeyedState | ListState | BroadcastState
 ReadApplication = Callable[[str, StageToRun, SparkJob, SparkSession, Store], DataFrame]
+
+_IN_KEY = frozenset({"subtask", "parallelism", "parameters", "create_file"})
+"""What functions may look at that is the same for all results of one key."""
 
 _OF_WEIR = "weir_spark."
 """Functions of these modules read sources, and make no names."""
@@ -115,6 +120,8 @@ class _Execution:
     seconds: dict[str, float] = field(default_factory=dict)
     states: dict[str, Handle] = field(default_factory=dict)
     """The handles of states, by name."""
+    looked_at: set[str] = field(default_factory=set)
+    """What functions have looked at in their context."""
     names: OwnNames = field(init=False)
     temporary: Temporary = field(init=False)
 
@@ -143,6 +150,9 @@ class _Execution:
         )
         if any(each.violated for each in found):
             return report
+        taken = self._taken(settings)
+        if taken is not None:
+            return replace(report, **taken)
         copies = Copies(
             job=self.job, session=self.session, store=self.store, code=self.code, settings=settings, log=self.log
         )
@@ -153,7 +163,35 @@ class _Execution:
             )
             found += checks.written(results, outputs, self.states)
         self.imported.require_all()
-        return replace(report, outputs=outputs, resumed=copies.resumed_from, checks=found)
+        looked_at = self._looked_at()
+        return replace(report, outputs=outputs, resumed=copies.resumed_from, checks=found, looked_at=looked_at)
+
+    def _taken(self, settings: dict[str, str]) -> dict[str, Any] | None:
+        """Return what the report has of results that are taken; None where they are computed, and the log says why."""
+        take = self.job.take
+        if take is None:
+            return None
+        own = [output for stage in self.job.stages for output in stage.outputs]
+        why = "it was made by other code, or in a session of other settings or versions"
+        if (take.code, take.session) == (self.code, settings):
+            with measured(self.seconds, "take"):
+                why = take_copies(self.store, take.outputs, own)
+        if why:
+            self.log(f"what attempt {take.attempt} has made of the same is not taken: {why}")
+            return None
+        self.log(f"taken: attempt {take.attempt} of {take.run} has made it of the same")
+        outputs = tuple(replace(each, folder=to.folder) for each, to in zip(take.outputs, own, strict=True))
+        return {"outputs": outputs, "taken": take.attempt, "looked_at": take.looked_at}
+
+    def _looked_at(self) -> tuple[str, ...] | None:
+        """Return what functions have looked at in their context; None where another task may not take the results."""
+        if not self.job.made_of or not self.looked_at <= {*self.job.context, *_IN_KEY}:
+            return None
+        functions = [stage.function for stage in self.job.stages if stage.function]
+        told = told_by_time_or_chance(self.imported.archive.files, functions)
+        if told:
+            self.log(f"no other task takes these results: {told}")
+        return None if told else tuple(sorted(self.looked_at & self.job.context.keys()))
 
     def _results(self, copies: Copies) -> dict[str, DataFrame]:
         """Build the DataFrame of each stage that is needed; those used more than once are computed now, and once.
@@ -258,9 +296,10 @@ class _Execution:
         inputs.update((read.argument, self._input(stage, read)) for read in stage.inputs)
         if is_sql(stage.function):
             text, context = _sql(stage, self.imported), self._context(stage)
+            self.looked_at |= looked_at_by_query(text)
             return fixed(rows_of_query(_owner(stage), stage.function, text, context, inputs, self.log))
         function = load(stage.function, _owner(stage))
-        given = [self._context(stage), stage.split][: len(_positional(stage))]
+        given = [observed(self._context(stage), self.looked_at), stage.split][: len(_positional(stage))]
         if stage.function.startswith(_OF_WEIR):
             result = function(*given, **inputs)
             _ = result.schema  # Spark Connect would refuse it later, as a plan of another stage

@@ -91,6 +91,15 @@ def rows_of_query(
     return rows
 
 
+_LOOKED_AT: Final = {"ctx.epoch": ("epoch",), "ctx.interval": ("interval",), "ctx.local_interval": ("interval", "zone")}
+
+
+def looked_at_by_query(text: str) -> frozenset[str]:
+    """Return the names of what the query of a SQL file binds of its context, and that differs between epochs."""
+    written = (each.partition("[")[0] for each in statement_of(text).values.values())
+    return frozenset(name for each in written for name in _LOOKED_AT.get(each, ()))
+
+
 def _analysed(session: SparkSession, rows: DataFrame) -> str:
     """Return the analysed plan of rows, whole and as text: Spark Connect gives no other form of it."""
     if not is_remote(session):  # only analysed: optimising wide rows takes a deep stack

@@ -181,7 +181,7 @@ def test_a_savepoint_that_is_damaged_is_refused_before_anything_is_changed(days)
     days.store.replace(path, bytes([data[0] ^ 1]) + data[1:])
     spoil(days, 2)
     before = lineage_of(days), states_of(days, 2), lying(days.store, "ladder")
-    with pytest.raises(Misconfigured, check=of_kind("snapshots.file_damaged")):
+    with pytest.raises(Misconfigured, check=of_kind("store.other_bytes")):
         restore(days, "mine")
     assert (lineage_of(days), states_of(days, 2), lying(days.store, "ladder")) == before
 

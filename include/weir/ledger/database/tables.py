@@ -136,12 +136,11 @@ class RunRow(Table):
 
 
 class AttemptRow(Table):
-    """One try of one region, in order of their numbers. `awaited` is why it waits for data sets, by name.
+    """One try of one region; `awaited` is why it waits for data sets, `made_of` a key (`weir.formats.made_of`).
 
     `max_tries` grows with each clear of the task instance unless it was running; the run's `clear_number` then does.
-    `heard_at` is that of its last heartbeat, or of its last look for what it waits for, `newest_result` the highest
-    number of a result when it was registered, `failure` the value of a FailureClass, `failure_cause` that of a
-    FailureCause, `code` the version of its code, which is imported from `archive`, `generation` the task's in the run.
+    `heard_at` is when it was last heard of, `newest_result` the highest number of a result when it was registered,
+    `failure` and `failure_cause` are values of these classes, `code` is the version of what it runs from `archive`.
     """
 
     __tablename__ = "attempt"
@@ -150,6 +149,7 @@ class AttemptRow(Table):
         Index("attempts_in_state", "state"),
         Index("attempts_by_begin", "began_at"),
         Index("attempts_by_end", "ended_at"),
+        Index("attempts_made_of", "made_of"),
     )
     id: Mapped[AttemptId] = mapped_column(String(40), primary_key=True)
     run: Mapped[RunId] = mapped_column(ForeignKey("run.id"))
@@ -180,6 +180,7 @@ class AttemptRow(Table):
     generation: Mapped[int | None]
     newest_result: Mapped[int] = mapped_column(Integer, default=0)
     awaited: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    made_of: Mapped[str | None] = mapped_column(String(64))
 
     @hybrid_property
     def is_of_dag_run(self) -> bool:

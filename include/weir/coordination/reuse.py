@@ -1,0 +1,146 @@
+"""Looks for what another attempt has made of the same, for a task to take instead of computing.
+
+Invariants: a result is taken only while a lease keeps its files, and as a copy that is compared byte for byte: nothing
+depends on the other attempt afterwards. A person's clear means that the task computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from sqlalchemy.orm import Session
+
+from weir.coordination.registered import Registered
+from weir.coordination.services import Services
+from weir.dataflow.dataflow import Reuse
+from weir.dataflow.stage import StageKind
+from weir.execution.run_state import AttemptState
+from weir.formats.made_of import Digests, keys_with_contexts, made_of
+from weir.formats.manifest import Manifest
+from weir.formats.region_job import OutputReport, RegionJob, ResultToTake
+from weir.ledger.attempts import Origin, attempts_of
+from weir.ledger.database.tables import ResultRow
+from weir.ledger.leases import take_leases
+from weir.ledger.results import results_made_of
+from weir.store.probe import PartitionRef, probe
+
+_MOST: Final = 3
+"""How many attempts are looked at whose files may be gone."""
+
+
+def with_result_to_take(services: Services, registered: Registered, job: RegionJob, digests: Digests) -> RegionJob:
+    """Add to a job what its rows are made of, and a result that was made of the same, if there is one.
+
+    Raises Retryable where the store does not answer.
+    """
+    if not _may_be_shared(registered):
+        return job
+    names = {stage.name for stage in job.stages}
+    declared = [each for each in registered.run.dataflow.to_json()["stages"] if each["name"] in names]
+    job = replace(job, made_of=made_of(job, declared, digests))
+    if not job.made_of:
+        return job
+    keys = dict(keys_with_contexts(job))
+    with services.ledger.transaction() as session:
+        if _is_by_person(session, registered) or not _candidates(session, registered, job, keys):
+            return job
+    with services.ledger.transaction(registered.run.dataflow.name) as session:
+        found = _candidates(session, registered, job, keys)
+        take_leases(session, [row.id for rows, _ in found for row in rows], registered.attempt.id, services.now())
+    taken = next(_whole(services, job, found), None)
+    return job if taken is None else replace(job, take=taken)
+
+
+def _may_be_shared(registered: Registered) -> bool:
+    """Report whether what a region writes depends on nothing but its inputs, its code and its context."""
+    stages = registered.topology.stages_of(registered.attempt.region.name)
+    return registered.run.dataflow.reuse is Reuse.EQUAL and not any(
+        each.kind in (StageKind.SOURCE, StageKind.STATE)
+        or each.states
+        or each.gates
+        or each.application is not None
+        or not each.deterministic
+        for each in stages
+    )
+
+
+def _is_by_person(session: Session, registered: Registered) -> bool:
+    """Report whether a person has cleared the task since it last committed, also if a try of it has failed since."""
+    for row in reversed(attempts_of(session, registered.run.id, registered.attempt.region)):
+        if row.state in (AttemptState.COMMITTED.value, AttemptState.ADOPTED.value):
+            return False
+        if row.origin == Origin.CLEARED_BY_PERSON.value:
+            return True
+    return False
+
+
+_Found = list[tuple[list[ResultRow], tuple[str, ...]]]
+
+
+def _candidates(
+    session: Session, registered: Registered, job: RegionJob, keys: Mapping[str, tuple[str, ...]]
+) -> _Found:
+    """Return the newest results of whole attempts that are made of the same, with what their functions looked at."""
+    wanted = {(stage.name, output.layout.id) for stage in job.stages for output in stage.outputs}
+    rows = results_made_of(session, registered.run.dataflow.name, list(keys), _MOST * len(wanted))
+    by_attempt: dict[tuple[str, str], list[ResultRow]] = {}
+    for row, key in rows:
+        by_attempt.setdefault((row.attempt, key), []).append(row)
+    return [
+        (found, keys[key])
+        for (_, key), found in by_attempt.items()
+        if {(row.stage, row.layout) for row in found} == wanted
+    ]
+
+
+def _whole(services: Services, job: RegionJob, found: _Found) -> Iterator[ResultToTake]:
+    for rows, looked_at in found:
+        references = {_reference(row): row for row in rows}
+        answers = probe(services.store, services.store_id(), list(references))
+        there = {
+            (row.stage, row.layout): (row, manifest)
+            for each, row in references.items()
+            if isinstance(manifest := answers[each], Manifest)
+        }
+        if len(there) == len(rows):
+            yield _to_take(job, there, looked_at)
+
+
+def _reference(row: ResultRow) -> PartitionRef:
+    return PartitionRef(
+        run=row.run,
+        stage=row.stage,
+        subtask=row.subtask,
+        layout=row.layout,
+        attempt=row.attempt,
+        folder=row.folder,
+        manifest_sha256=row.manifest_sha256,
+    )
+
+
+def _to_take(
+    job: RegionJob, found: Mapping[tuple[str, str], tuple[ResultRow, Manifest]], looked_at: tuple[str, ...]
+) -> ResultToTake:
+    places = [(stage.name, output) for stage in job.stages for output in stage.outputs]
+    outputs = [(stage, output, *found[stage, output.layout.id]) for stage, output in places]
+    first = outputs[0][3]
+    return ResultToTake(
+        attempt=first.attempt,
+        run=first.run,
+        code=first.code,
+        session=first.session,
+        looked_at=looked_at,
+        outputs=tuple(
+            OutputReport(
+                stage=stage,
+                layout=output.layout,
+                folder=row.folder,
+                spark_schema=manifest.spark_schema,
+                digest=manifest.digest,
+                files=manifest.files,
+            )
+            for stage, output, row, manifest in outputs
+        ),
+    )

@@ -1,0 +1,78 @@
+"""The key of what the results of a region are made of: equal keys mean equal rows.
+
+Invariant: all that rows can depend on is in the key, or makes that there is none. What the job alone knows, the version
+of its code and the settings of its session, is compared when a result is taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any, Final
+
+from weir.formats.manifest import RULE
+from weir.formats.region_job import RegionJob, StageToRun
+
+_FORMAT: Final = 1
+"""The version of the key, and of how results are written: another one shares nothing."""
+
+Digests = Mapping[tuple[str, str], Sequence[str]]
+"""The digests of the partitions of each input, by stage and argument, in the order of the job."""
+
+
+def made_of(job: RegionJob, declared: Sequence[Mapping[str, Any]], digests: Digests) -> str:
+    """Return the key of all that a job's rows are made of, but for what its functions look at in their context.
+
+    `declared` are the stages as their run is pinned to them. Empty where that is not known: rows of another rule than
+    that of their digest may have been read.
+    """
+    if job.code is None or any(RULE in digest for found in digests.values() for digest in found):
+        return ""
+    document = {
+        "format": _FORMAT,
+        "stages": list(declared),
+        "code": job.code.version,
+        "parameters": job.parameters,
+        "spark": job.spark_conf,
+        "read": [_read(stage, digests) for stage in job.stages],
+    }
+    return _digest(document)
+
+
+def _read(stage: StageToRun, digests: Digests) -> dict[str, object]:
+    return {
+        "stage": [stage.name, stage.subtask, stage.parallelism, stage.pipelined],
+        "inputs": [
+            {
+                "argument": read.argument,
+                "columns": [read.spark_schema, read.declared_schema],
+                "rows": [read.layout.id, read.key_groups],
+                "kept": None if read.filter is None else [read.filter.layout.id, read.filter.key_groups],
+                "of": [
+                    [part.stage, part.subtask, part.layout, digest]
+                    for part, digest in zip(read.partitions, digests[stage.name, read.argument], strict=True)
+                ],
+            }
+            for read in stage.inputs
+        ],
+        "outputs": [[output.layout.id, output.digest_version] for output in stage.outputs],
+    }
+
+
+def with_context(key: str, job: RegionJob, looked_at: Collection[str]) -> str:
+    """Return the key of what a job's rows are made of where its functions have looked at this of their context."""
+    return _digest([key, {name: job.context[name] for name in sorted(looked_at)}])
+
+
+def keys_with_contexts(job: RegionJob) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the keys of results that may stand for a job's, each with what those who made them have looked at."""
+    names = sorted(job.context)
+    for number in range(len(names) + 1):
+        for looked_at in combinations(names, number):
+            yield with_context(job.made_of, job, looked_at), looked_at
+
+
+def _digest(document: object) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()

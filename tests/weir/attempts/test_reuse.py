@@ -1,0 +1,209 @@
+"""A task takes what another one has made of the same, in any run, and computes where anything differs."""
+
+import json
+
+import pytest
+from sqlalchemy import select
+from tests.weir.small_dataflow import World, ladder
+
+from weir.dataflow import Dataflow
+from weir.ledger.database.tables import AttemptRow, LeaseRow, ResultRow
+from weir.testing.fakes.code import archive_of_edits
+
+SECOND, THIRD = "ladder@20130102T000000Z", "ladder@20130103T000000Z"
+OF_SOURCES = {"raw", "clean", "weather"}
+OTHERS = {"joined", "totals", "routes", "report", "delays"}
+REGIONS = {"joined[0]", "joined[1]", "totals[0]", "totals[1]", "routes[0]", "report-delays[0]"}
+
+
+def reusing(flow=None, **settings):
+    record = (flow or apart()).to_json()
+    return Dataflow.from_json({**record, "reuse": "equal", "keep": "30 days", **settings})
+
+
+def apart():
+    """The ladder, with a module for each stage: the version of code is that of a module."""
+    record = ladder().to_json()
+    functions = {
+        each["name"]: each["function"] and f"pipelines.{each['name']}:{each['name']}" for each in record["stages"]
+    }
+    return Dataflow.from_json(
+        {**record, "stages": [{**each, "function": functions[each["name"]]} for each in record["stages"]]}
+    )
+
+
+def started(folder, flow):
+    """Two days, of which the second has the layouts of all that follow: they are chosen by the sizes of the first."""
+    world = World(folder, flow)
+    world.deploy()
+    world.run_first(1, 2)
+    world.airflow.engine.computed.clear()
+    return world
+
+
+@pytest.fixture
+def world(tmp_path):
+    return started(tmp_path, reusing())
+
+
+def next_day(world, day=3):
+    """The stages that the next day computes."""
+    world.airflow.engine.computed.clear()
+    world.run_days(day)
+    assert set(world.airflow.states().values()) == {"success"}
+    return set(world.airflow.engine.computed)
+
+
+def taken(world, run=THIRD):
+    """The regions of a run whose newest attempts have taken their results."""
+    with world.ledger.transaction() as session:
+        rows = session.scalars(select(AttemptRow).where(AttemptRow.run == run).order_by(AttemptRow.try_number))
+        newest = {(row.region, row.subtask): row for row in rows}
+        return {f"{region}[{subtask}]" for (region, subtask), row in newest.items() if "taken" in (row.metrics or {})}
+
+
+def results(world, run):
+    with world.ledger.transaction() as session:
+        rows = session.scalars(select(ResultRow).where(ResultRow.run == run, ResultRow.is_current))
+        return {(row.stage, row.subtask, row.layout): row for row in rows}
+
+
+def digests(world, run):
+    return {place: row.digest for place, row in results(world, run).items()}
+
+
+def test_a_day_of_which_nothing_differs_computes_its_sources_only(world):
+    assert next_day(world) == OF_SOURCES
+    assert taken(world) == REGIONS
+    assert digests(world, THIRD) == digests(world, SECOND)
+    with world.ledger.transaction() as session:
+        assert list(session.scalars(select(LeaseRow))) == []
+
+
+def test_what_was_taken_is_a_copy_and_may_be_taken_in_turn(world):
+    next_day(world)
+    assert {row.folder for row in results(world, THIRD).values()}.isdisjoint(
+        row.folder for row in results(world, SECOND).values()
+    )
+    for row in results(world, SECOND).values():
+        world.store.delete_folder(row.folder)
+    assert next_day(world, 4) == OF_SOURCES
+    assert digests(world, "ladder@20130104T000000Z") == digests(world, THIRD)
+
+
+def test_without_the_setting_each_day_computes(tmp_path):
+    world = started(tmp_path, reusing(reuse="never"))
+    assert next_day(world) == OF_SOURCES | OTHERS
+    assert taken(world) == set()
+
+
+def test_only_what_follows_from_other_rows_is_computed(world):
+    world.content["weather"] = "rain"
+    assert next_day(world) == OF_SOURCES | OTHERS
+    del world.content["weather"]
+    assert next_day(world, 4) == OF_SOURCES
+
+
+def test_an_edited_function_is_computed_and_what_reads_other_rows_of_it_until_the_edit_is_reverted(world):
+    world.deploy(routes=1)
+    assert next_day(world) == {*OF_SOURCES, "routes", "report", "delays"}
+    world.deploy()
+    assert next_day(world, 4) == OF_SOURCES
+
+
+@pytest.mark.parametrize(
+    "settings", [{"parameters": {"rate": 2}}, {"stages": {"spark": {"spark.sql.shuffle.partitions": "7"}}}]
+)
+def test_other_settings_are_computed(world, settings):
+    record = world.airflow.flow.to_json()
+    more = settings.pop("stages", {})
+    stages = [{**each, **more} if each["name"] in OTHERS - {"delays"} else each for each in record["stages"]]
+    world.airflow.deploy(Dataflow.from_json({**record, **settings, "stages": stages}))
+    assert OTHERS <= next_day(world)
+
+
+@pytest.mark.parametrize(
+    ("stage", "change"),
+    [
+        ("totals", {"deterministic": False}),
+        ("totals", {"digest": {"ignore": ["k"], "round": {}}}),
+    ],
+)
+def test_what_may_differ_though_it_is_of_the_same_is_computed_each_day(tmp_path, stage, change):
+    record = apart().to_json()
+    stages = [{**each, **change} if each["name"] == stage else each for each in record["stages"]]
+    world = started(tmp_path, reusing(Dataflow.from_json({**record, "stages": stages})))
+    of_it = set() if "digest" in change else {"totals"}
+    assert next_day(world) == {*OF_SOURCES, *of_it, "report", "delays"}
+
+
+@pytest.mark.parametrize("names", [["epoch"], ["interval"], ["interval", "zone"]])
+def test_who_looks_at_the_epoch_takes_what_was_made_for_that_epoch_alone(tmp_path, names):
+    world = World(tmp_path, reusing())
+    world.airflow.engine.looks_at["totals"] = names
+    world.content["nothing"] = "so that no days of another world are taken"
+    world.deploy()
+    world.run_days(1, 2)
+    assert next_day(world) == {*OF_SOURCES, "totals"}
+    world.airflow.engine.computed.clear()
+    for each in (row for place, row in results(world, THIRD).items() if place[:2] == ("joined", 1)):
+        world.store.delete_folder(each.folder)
+    world.airflow.clear_by_hand("scheduled__2013-01-03", "totals", 1)
+    world.airflow.run_until_quiet()
+    assert set(world.airflow.engine.computed) == {"totals"}
+
+
+def test_a_persons_clear_computes(world):
+    next_day(world)
+    world.airflow.clear_run_by_hand("scheduled__2013-01-03")
+    world.airflow.engine.computed.clear()
+    world.airflow.run_until_quiet()
+    assert set(world.airflow.engine.computed) == OF_SOURCES | OTHERS
+    assert taken(world) == set()
+
+
+def test_a_lost_result_is_taken_again_where_another_run_has_an_equal_one(world):
+    next_day(world)
+    world.airflow.engine.computed.clear()
+    world.store.delete_folder(results(world, THIRD)["joined", 1, "plain"].folder)
+    world.airflow.clear_by_hand("scheduled__2013-01-03", "totals", 1)
+    world.airflow.run_until_quiet()
+    assert set(world.airflow.engine.computed) == {"totals"}
+    assert "joined[1]" in taken(world)
+
+
+@pytest.mark.parametrize("fault", ["gone", "damaged"])
+def test_what_is_gone_or_damaged_is_not_taken(world, fault):
+    folder = results(world, SECOND)["joined", 0, "plain"].folder
+    first = next(each for each in results(world, "ladder@20130101T000000Z") if each[:2] == ("joined", 0))
+    assert first[2] != "plain"
+    if fault == "gone":
+        world.store.delete_folder(folder)
+    else:
+        path = f"{folder}/part-0.bin"
+        data = world.store.read(path)
+        world.store.replace(path, b"x" + data[1:])
+    assert next_day(world) == {*OF_SOURCES, "joined"}
+    assert digests(world, THIRD) == digests(world, SECOND)
+
+
+def test_what_is_released_is_not_taken(tmp_path):
+    world = started(tmp_path, reusing(keep="on_consumed"))
+    assert {"joined", "totals", "routes"} <= next_day(world)
+    assert digests(world, THIRD)["delays", 0, "plain"] == digests(world, SECOND)["delays", 0, "plain"]
+
+
+def test_the_manifest_has_the_inputs_of_the_taker_and_the_summary_whom_it_was_taken_from(world):
+    next_day(world)
+    row = results(world, THIRD)["totals", 0, "plain"]
+    manifest = json.loads(world.store.read(f"{row.folder}/manifest.json"))
+    assert {each["run"] for each in manifest["inputs"]} == {THIRD}
+    with world.ledger.transaction() as session:
+        attempt = session.get_one(AttemptRow, row.attempt)
+        assert attempt.metrics["taken"] == results(world, SECOND)["totals", 0, "plain"].attempt
+
+
+def test_a_rebuilt_ledger_takes_nothing_that_it_does_not_know(world):
+    world.lose_ledger()
+    world.airflow.deployed = archive_of_edits(world.airflow.flow, {})
+    assert OTHERS - {"report", "delays"} <= next_day(world)
