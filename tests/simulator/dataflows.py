@@ -35,7 +35,7 @@ from weir.dataflow import (
     sink,
     source,
 )
-from weir.dataflow.dataflow import Consumers, FailoverStrategy
+from weir.dataflow.dataflow import Consumers, FailoverStrategy, Reuse
 from weir.dataflow.quality import Gate, Policy
 from weir.dataflow.stage import COPY, READY_MADE, StageKind
 from weir.dataflow.state import StateKind
@@ -122,6 +122,7 @@ class Scene:
             "modules": self.modules and self.modules.value,
             "repair_code": None if repair is RepairCode.NEWEST else repair.value,
             "receivers": str(len(self.flow.notify)) if self.flow.notify else None,
+            "reuse": self.flow.reuse.value if self.flow.reuse is Reuse.EQUAL else None,
         }
 
 
@@ -204,6 +205,11 @@ def copied_scene(scene: Scene) -> Scene:
 
 def _copied(stage: Stage) -> Stage:
     return replace(stage, function=f"{READY_MADE}simulated:{stage.name}", options={**stage.options, "keep": COPY})
+
+
+def reusing_scene(scene: Scene) -> Scene:
+    """Return the same scene with tasks that take what others have made of the same."""
+    return replace(scene, flow=_changed(scene.flow, reuse=Reuse.EQUAL))
 
 
 def told_scene(scene: Scene) -> Scene:
@@ -380,6 +386,7 @@ def scene_from_text(lines: Iterable[str]) -> Scene:
         flow = _changed(flow, repair_code=RepairCode(said["repair_code"]))
     scene = Scene(flow, natures, said["tries"] == "any", float(said["largest_plan"]))
     scene = told_scene(scene) if "receivers" in said else scene
+    scene = reusing_scene(scene) if "reuse" in said else scene
     return _with_modules(scene, Modules(said["modules"])) if "modules" in said else scene
 
 

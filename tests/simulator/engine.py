@@ -196,6 +196,14 @@ class _Computation(FakeEngine):
         self._note(stage, content)
         return content
 
+    def _taken(self, job: RegionJob, code: str) -> RegionReport | None:
+        report = super()._taken(job, code)
+        if report is not None and job.take is not None:
+            self._is_made_as(job.take.attempt)
+            for name, content in self._engine.made[job.take.attempt].contents.items():
+                self._made.contents[name] = content
+        return report
+
     def _copy(self, job: RegionJob, stage: StageToRun, copy: CopyToWrite, content: str) -> str:
         found = super()._copy(job, stage, copy, content)
         if copy.binding and found != content:

@@ -16,6 +16,7 @@ from functools import partial
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
+from random import Random
 from traceback import extract_tb
 from typing import Final
 
@@ -28,6 +29,7 @@ from tests.simulator.dataflows import (
     going_scene,
     listed_scene,
     random_scene,
+    reusing_scene,
     stateful_scene,
     told_scene,
     with_code,
@@ -107,6 +109,9 @@ GOING: Final = 0.5
 COPIED: Final = 0.5
 """The share of scenes with files of sources, and without gates, in which what is read first is copied."""
 
+REUSING: Final = 0.4
+"""The share of scenes in which a task takes what another one has made of the same."""
+
 DRAWN: Final = None
 """Each seed draws its own shares, and how often verbs, faults and habits come in its schedule."""
 
@@ -150,7 +155,8 @@ def scene_and_events(seed: int, shares: Shares | None = USUAL) -> tuple[Scene, t
             scene, events = going_scene(scene), with_further_days(draw, events)
         if not scene.is_gated and draw.random() < COPIED:
             scene = copied_scene(scene)
-    return scene, events
+    # Drawn apart: the schedules of all seeds are as before it was.
+    return reusing_scene(scene) if Random(f"reuse {seed}").random() < REUSING else scene, events
 
 
 def _drawn_shares(draw: Drawing) -> Shares:

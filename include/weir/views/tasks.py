@@ -245,6 +245,8 @@ def _attempt(session: Session, run: str, row: AttemptRow) -> Iterator[Event]:
     took = "" if row.ended_at is None else f" after {(row.ended_at - row.began_at).total_seconds():.1f} s"
     details = [f"{row.failure or 'failure'}: {row.error or 'no message'}"] if row.failure or row.error else []
     details += [awaited] if (awaited := awaited_by(row)) else []
+    if taken := (row.metrics or {}).get("taken"):
+        details.append(f"taken, not computed: a copy of what attempt {taken} has made of the same")
     if row.labels:
         details.append("labels: " + ", ".join(f"{key}={value}" for key, value in row.labels.items()))
     if row.code and row.archive:

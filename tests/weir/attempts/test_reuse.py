@@ -4,9 +4,12 @@ import json
 
 import pytest
 from sqlalchemy import select
+from tests.messages.kinds import of_kind
+from tests.weir.command_line import invoked, typed, use
 from tests.weir.small_dataflow import World, ladder
 
 from weir.dataflow import Dataflow
+from weir.errors import Misconfigured
 from weir.ledger.database.tables import AttemptRow, LeaseRow, ResultRow
 from weir.testing.fakes.code import archive_of_edits
 
@@ -207,3 +210,32 @@ def test_a_rebuilt_ledger_takes_nothing_that_it_does_not_know(world):
     world.lose_ledger()
     world.airflow.deployed = archive_of_edits(world.airflow.flow, {})
     assert OTHERS - {"report", "delays"} <= next_day(world)
+
+
+@pytest.mark.parametrize(("edits", "computed"), [({}, set()), ({"routes": 1}, {"routes", "report", "delays"})])
+def test_a_run_that_is_cleared_with_reuse_computes_what_differs(world, tmp_path, monkeypatch, edits, computed):
+    next_day(world)
+    world.deploy(**edits)
+    use(monkeypatch, tmp_path)
+    typed("clear", THIRD, "joined", "totals", "routes", "report", "--reuse", "--apply")
+    world.airflow.engine.computed.clear()
+    world.airflow.deliver_clears()
+    world.airflow.run_until_quiet()
+    assert set(world.airflow.states().values()) == {"success"}
+    assert set(world.airflow.engine.computed) == computed
+
+
+def test_a_task_says_whom_it_has_taken_its_result_from(world, tmp_path, monkeypatch):
+    next_day(world)
+    use(monkeypatch, tmp_path)
+    made = results(world, SECOND)["routes", 0, "plain"].attempt
+    assert f"taken, not computed: a copy of what attempt {made} has made of the same" in typed(
+        "why", "routes", "--run", THIRD
+    )
+
+
+def test_a_dataflow_that_reuses_nothing_says_so(tmp_path, monkeypatch):
+    started(tmp_path, reusing(reuse="never"))
+    use(monkeypatch, tmp_path)
+    with pytest.raises(Misconfigured, check=of_kind("cli.nothing_reused")):
+        invoked("clear", SECOND, "--reuse")

@@ -21,6 +21,7 @@ from weir.code.archive import Archive
 from weir.code.generation_rules import RepairCode
 from weir.coordination.airflow import ClearAnswer
 from weir.coordination.services import Services
+from weir.dataflow.dataflow import Reuse
 from weir.environment import opened_services
 from weir.errors import Misconfigured
 from weir.execution.airflow_words import NOT_IN_AIRFLOW
@@ -178,14 +179,26 @@ def clear(
             show_default=False,
         ),
     ] = None,
+    reuse: Annotated[
+        bool,
+        typer.Option(
+            "--reuse",
+            help='They take what others have made of the same, in a dataflow with reuse="equal"; else they compute.',
+        ),
+    ] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Clear them.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what a clear of tasks restarts, in one run or in the runs of several epochs; with --apply, clear them."""
+    if reuse:
+        code = code or RepairCode.NEWEST  # a clear of Weir's, not of a person's
     with opened_services() as services:
         deployed = None if changed is None else partial(_code_in, changed)
         plans = plans_of_clear(services, name, tasks or (), first, last, code, deployed)
         freed = freed_runs(services, name, first, last)
+        never = next((each for each in plans if each.answer.run.dataflow.reuse is Reuse.NEVER), None)
+        if reuse and never is not None:
+            raise Misconfigured.of("cli.nothing_reused", run=never.answer.run.id)
         if freed and (tasks or code is not None or changed is not None):
             raise Misconfigured.of("cli.clear_of_freed_run", run=freed[0].id)
         if as_json:
