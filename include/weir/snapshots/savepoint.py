@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -58,7 +57,7 @@ from weir.snapshots.source import (
 )
 from weir.state.checkpoint import to_subsume
 from weir.state.file_rules import expired_until
-from weir.store.copying import copy_file
+from weir.store.copying import copy_all, copy_file
 from weir.store.errors import AlreadyExists, NotFound, OtherBytes
 from weir.store.store import Store
 from weir.topology.ids import AttemptId
@@ -69,9 +68,6 @@ ROUNDS = 3
 
 CLAIM = "making.txt"
 """The file in the folder of an unfinished savepoint with the id of the attempt that writes it."""
-
-AT_ONCE = 4
-"""How many files are copied at once, each of them in memory."""
 
 _BETWEEN_RENEWALS = 16
 """How many files are copied between two renewals of the leases."""
@@ -539,10 +535,7 @@ def copy_files(source: Store, target: Store, copies: Sequence[FileCopy]) -> int:
 
     When it raises, no thread is writing any more: the copies can be deleted.
     """
-    if min(AT_ONCE, target.workers) == 1:
-        return sum(_copy(source, target, each) for each in copies)
-    with ThreadPoolExecutor(min(AT_ONCE, target.workers), thread_name_prefix="weir-copies") as threads:
-        return sum(threads.map(lambda each: _copy(source, target, each), copies))
+    return copy_all(lambda each: _copy(source, target, each), copies, target)
 
 
 def _copy(source: Store, target: Store, copy: FileCopy) -> int:

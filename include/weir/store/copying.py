@@ -1,11 +1,31 @@
-"""Copies a file from store to store. Invariant: a copy has the bytes of its digest, or there is an error."""
+"""Copies files from store to store. Invariant: a copy has the bytes of its digest, or there is an error."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
 
 from weir.store.errors import OtherBytes
 from weir.store.store import Store
+
+AT_ONCE: Final = 4
+"""How many files are in memory."""
+
+A = TypeVar("A")
+
+
+def copy_all(copy: Callable[[A], int], files: Sequence[A], target: Store) -> int:
+    """Copy files by a function, some at once, and return the sum of what it returns.
+
+    When it raises, no thread is writing any more: the copies can be deleted.
+    """
+    at_once = min(AT_ONCE, target.workers)
+    if at_once == 1:
+        return sum(map(copy, files))
+    with ThreadPoolExecutor(at_once, thread_name_prefix="weir-copies") as threads:
+        return sum(threads.map(copy, files))
 
 
 def copy_file(source: Store, path: str, target: Store, to: str, sha256: str) -> int:

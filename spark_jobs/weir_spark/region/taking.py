@@ -8,13 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weir.formats.region_job import OutputReport, OutputToWrite
-from weir.store.copying import copy_file
+from weir.store.copying import copy_all, copy_file
 from weir.store.errors import NotFound, OtherBytes
 from weir.store.store import Store
-from weir.store.worker_threads import in_parallel
-
-_AT_ONCE = 4
-"""How many files are in memory."""
 
 
 def take_copies(store: Store, written: Sequence[OutputReport], own: Sequence[OutputToWrite]) -> str:
@@ -28,9 +24,7 @@ def take_copies(store: Store, written: Sequence[OutputReport], own: Sequence[Out
         for file in taken.files
     ]
     try:
-        in_parallel(
-            lambda each: copy_file(store, each[0], store, each[1], each[2]), files, min(_AT_ONCE, store.workers)
-        )
+        copy_all(lambda each: copy_file(store, each[0], store, each[1], each[2]), files, store)
     except (NotFound, OtherBytes) as error:
         for output in own:
             store.delete_folder(output.folder)

@@ -187,7 +187,7 @@ def test_a_savepoint_is_of_files_that_stay_while_it_is_made(days):
 def test_the_files_of_a_savepoint_stay_however_long_they_are_copied(days, monkeypatch):
     """The checkpoint is subsumed, and each file takes the most of a lease."""
     monkeypatch.setattr("weir.snapshots.savepoint._BETWEEN_RENEWALS", 1)
-    monkeypatch.setattr("weir.snapshots.savepoint.AT_ONCE", 1)
+    monkeypatch.setattr("weir.store.copying.AT_ONCE", 1)
     copied = []
 
     class Slow(Store):
