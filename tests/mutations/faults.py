@@ -636,6 +636,58 @@ _OF_DATASETS: Final = (
 )
 DATASETS: Final = tuple(replace(each, mix="dataflows", tests="tests/weir/datasets") for each in _OF_DATASETS)
 
+REUSING: Final = (
+    _fault(
+        "a-key-forgets-the-code",
+        "include/weir/formats/made_of",
+        '        "code": job.code.version,\n',
+        "",
+        "What an edited function is to compute is taken as it was before the edit.",
+    ),
+    _fault(
+        "a-key-forgets-what-was-read",
+        "include/weir/formats/made_of",
+        "[part.stage, part.subtask, part.layout, digest]",
+        "[part.stage, part.subtask, part.layout]",
+        "What other rows are to give is taken as the rows before gave it.",
+    ),
+    _fault(
+        "a-key-forgets-the-key-groups",
+        "include/weir/formats/made_of",
+        '"rows": [read.layout.id, read.key_groups],',
+        '"rows": [read.layout.id],',
+        "A subtask takes what another division of the rows has made.",
+    ),
+    _fault(
+        "what-was-looked-at-is-forgotten",
+        "include/weir/formats/made_of",
+        "{name: job.context[name] for name in sorted(looked_at)}",
+        "sorted(looked_at)",
+        "A function that looks at the epoch is given the rows of another one.",
+    ),
+    _fault(
+        "chance-is-taken",
+        "include/weir/coordination/reuse",
+        "        or not each.deterministic\n",
+        "",
+        "What each attempt is to compute anew is taken.",
+    ),
+    _fault(
+        "a-persons-clear-takes",
+        "include/weir/coordination/reuse",
+        "        if row.origin == Origin.CLEARED_BY_PERSON.value:\n            return True\n",
+        "",
+        "A task that a person has cleared, so that it computes, takes its result.",
+    ),
+    _fault(
+        "a-copy-is-not-compared",
+        f"{STORE}copying",
+        "    if found != sha256:\n",
+        "    if len(found) != len(sha256):\n",
+        "Damaged files are copied, and count as whole from then on.",
+    ),
+)
+
 PLUGINS: Final = (
     _fault(
         "a-newer-try-is-cleared",
@@ -670,5 +722,6 @@ FAULTS: Final = (
     *STORES,
     *CODES,
     *DATASETS,
+    *REUSING,
     *PLUGINS,
 )
