@@ -69,7 +69,7 @@ def measured(session: Session, dataflow: str) -> Measured:
         )
     ids = {each.row.id for each in closed}
     known = [each for run in ids for each in attempts[run] if _is_of(topology, each)]
-    computed = [each for each in known if each.state == AttemptState.COMMITTED.value]
+    computed = [each for each in known if each.state == AttemptState.COMMITTED.value and not _is_taken(each)]
     written, at_rest = _bytes(session, ids, topology)
     return Measured(
         dataflow=topology.dataflow,
@@ -108,6 +108,11 @@ def _closed(rows: Iterable[RunRow], attempts: Mapping[RunId, list[AttemptRow]]) 
         ]
         if ends:
             yield _Closed(row, min(ends))
+
+
+def _is_taken(row: AttemptRow) -> bool:
+    """Report whether an attempt has taken its results from another one, so that it tells nothing of what they cost."""
+    return "taken" in (row.metrics or {})
 
 
 def _is_of(topology: Topology, row: AttemptRow) -> bool:

@@ -143,6 +143,7 @@ def test_a_record_is_written_as_the_golden_file_is():
         consumers="always",
         keep="2 runs",
         on_reprocess="mark",
+        reuse="equal",
         notify=[callback("alerts:tell", kinds=["person_needed"], channel="#ops"), webhook("ops_http", "/weir")],
         publish_by=timedelta(hours=6),
     )

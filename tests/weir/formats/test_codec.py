@@ -46,6 +46,7 @@ from weir.formats.region_job import (
     RegionReport,
     ReplacedState,
     RestoredToCheck,
+    ResultToTake,
     SparkJob,
     StageToRun,
     StateFileToRead,
@@ -420,7 +421,12 @@ BLIND_INPUT = replace(
 BLIND_STAGE = replace(GATED_STAGE, name="delays", inputs=(BLIND_INPUT,))
 BLIND_JOB = replace(LAID_OUT_JOB, stages=(*LAID_OUT_JOB.stages, BLIND_STAGE))
 BLIND_OUTPUT = replace(REPORT.outputs[0], stage="delays", digest=CHAINED, state=StateReport(None, 3, rows=ROWS))
-BLIND_REPORT = replace(GATED_REPORT, outputs=(*GATED_REPORT.outputs, BLIND_OUTPUT))
+BLIND_REPORT = replace(
+    GATED_REPORT,
+    outputs=(*GATED_REPORT.outputs, BLIND_OUTPUT),
+    taken="t0001-ba9876543210",
+    looked_at=("epoch",),
+)
 BLIND_PARTITION = replace(
     REVISED_CHECKPOINT.states[0].partitions[0], digest=str(CHAINED), rows=5, rows_at_least=2, tallies=None
 )
@@ -438,7 +444,15 @@ APPLICATION_STAGE = replace(
     function="jars/tariffs.jar",
     application=ApplicationToRun(("--in={{ inputs.read }}", "{{ output }}"), "com.example.Tariffs"),
 )
-APPLICATION_JOB = replace(BLIND_JOB, stages=(*BLIND_JOB.stages, APPLICATION_STAGE))
+TO_TAKE = ResultToTake(
+    attempt="t0001-ba9876543210",
+    run="flight_delays@20130101T000000Z",
+    code="code:1",
+    session={"spark.sql.ansi.enabled": "true"},
+    looked_at=("epoch",),
+    outputs=REPORT.outputs,
+)
+APPLICATION_JOB = replace(BLIND_JOB, stages=(*BLIND_JOB.stages, APPLICATION_STAGE), made_of="a" * 64, take=TO_TAKE)
 ZONED = {"zone": "Asia/Kolkata"}
 FORMATS = {
     "manifest": (RESTORED_MANIFEST, Manifest),
