@@ -139,8 +139,7 @@ class AttemptRow(Table):
     """One try of one region; `awaited` is why it waits for data sets, `made_of` a key (`weir.formats.made_of`).
 
     `max_tries` grows with each clear of the task instance unless it was running; the run's `clear_number` then does.
-    `heard_at` is when it was last heard of, `newest_result` the highest number of a result when it was registered,
-    `failure` and `failure_cause` are values of these classes, `code` is the version of what it runs from `archive`.
+    `newest_result` is the highest number of a result when it was registered, `code` the version of what `archive` has.
     """
 
     __tablename__ = "attempt"
