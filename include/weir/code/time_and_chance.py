@@ -22,7 +22,10 @@ _NAMES: Final = frozenset(
         *("monotonically_increasing_id", "spark_partition_id", "input_file_name", "input_file_block_start"),
         *("current_user", "session_user", "current_catalog", "current_database"),
         *("getenv", "environ", "gethostname", "getpid", "urlopen", "requests", "httpx", "urllib3", "socket"),
-        *("subprocess", "Popen", "read_csv", "read_parquet", "read_sql", "read_text", "read_bytes"),
+        *("sparkSession", "SparkSession", "getActiveSession", "call_function", "call_udf"),
+        *("fsspec", "s3fs", "gcsfs", "adlfs", "boto3", "psycopg2", "psycopg", "sqlalchemy", "duckdb", "sqlite3"),
+        *("subprocess", "Popen", "read_table", "ParquetFile", "read_text", "read_bytes"),
+        *("read_csv", "read_json", "read_excel", "read_parquet", "read_sql", "read_html", "read_pickle"),
     }
 )
 _BUILTINS: Final = frozenset({"open", "input", "id", "hash"})

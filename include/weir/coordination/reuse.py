@@ -1,7 +1,7 @@
 """Looks for what another attempt has made of the same, for a task to take instead of computing.
 
 Invariants: a result is taken only while a lease keeps its files, and as a copy that is compared byte for byte: nothing
-depends on the other attempt afterwards. A person's clear means that the task computes.
+depends on the other attempt afterwards. A person's clear means that the task computes, and so do suspicious rows.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordination.registered import Registered
 from weir.coordination.services import Services
 from weir.dataflow.dataflow import Reuse
 from weir.dataflow.stage import StageKind
+from weir.errors import Fault
 from weir.execution.run_state import AttemptState
 from weir.formats.made_of import Digests, keys_with_contexts, made_of
 from weir.formats.manifest import Manifest
@@ -44,7 +46,8 @@ def with_result_to_take(services: Services, registered: Registered, job: RegionJ
         return job
     keys = dict(keys_with_contexts(job))
     with services.ledger.transaction() as session:
-        if _is_by_person(session, registered) or not _candidates(session, registered, job, keys):
+        has_to_compute = _is_by_person(session, registered) or _is_suspected(session, registered)
+        if has_to_compute or not _candidates(session, registered, job, keys):
             return job
     with services.ledger.transaction(registered.run.dataflow.name) as session:
         found = _candidates(session, registered, job, keys)
@@ -74,6 +77,18 @@ def _is_by_person(session: Session, registered: Registered) -> bool:
         if row.origin == Origin.CLEARED_BY_PERSON.value:
             return True
     return False
+
+
+def _is_suspected(session: Session, registered: Registered) -> bool:
+    """Report whether rows that the task has made in this run violate an expectation: they are to be compared."""
+    region, names = registered.attempt.region, registered.topology.region(registered.attempt.region.name).stages
+    query = select(ResultRow.id).where(
+        ResultRow.run == registered.run.id,
+        ResultRow.subtask == region.subtask,
+        ResultRow.stage.in_(names),
+        ResultRow.fault == Fault.SUSPECTED.value,
+    )
+    return session.scalar(query.limit(1)) is not None
 
 
 _Found = list[tuple[list[ResultRow], tuple[str, ...]]]

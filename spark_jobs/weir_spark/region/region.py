@@ -47,7 +47,7 @@ from weir_spark.region.context import StageContext, observed
 from weir_spark.region.copies import Copies
 from weir_spark.region.names import NotItsOwn, OwnNames, fixed
 from weir_spark.region.region_checks import RegionChecks, computed_for_checks, require_known_expectations
-from weir_spark.region.sql import READ_FAILED, check_query, looked_at_by_query, rows_of_query
+from weir_spark.region.sql import READ_FAILED, check_query, rows_of_query
 from weir_spark.region.taking import take_copies
 from weir_spark.region.temporary import Temporary
 from weir_spark.results import writer
@@ -296,8 +296,8 @@ class _Execution:
         inputs.update((read.argument, self._input(stage, read)) for read in stage.inputs)
         if is_sql(stage.function):
             text, context = _sql(stage, self.imported), self._context(stage)
-            self.looked_at |= looked_at_by_query(text)
-            return fixed(rows_of_query(_owner(stage), stage.function, text, context, inputs, self.log))
+            rows = rows_of_query(_owner(stage), stage.function, text, context, inputs, self.log, self.looked_at)
+            return fixed(rows)
         function = load(stage.function, _owner(stage))
         given = [observed(self._context(stage), self.looked_at), stage.split][: len(_positional(stage))]
         if stage.function.startswith(_OF_WEIR):

@@ -51,15 +51,28 @@ def check_query(owner: str, path: str, text: str, inputs: tuple[str, ...], param
         raise Misconfigured.of("region.query_refused", owner=owner, path=path, problems=problems)
 
 
+_LOOKED_AT: Final = {"ctx.epoch": ("epoch",), "ctx.interval": ("interval",), "ctx.local_interval": ("interval", "zone")}
+
+
 def rows_of_query(
-    owner: str, path: str, text: str, context: StageContext, inputs: Mapping[str, DataFrame], log: Log = print
+    owner: str,
+    path: str,
+    text: str,
+    context: StageContext,
+    inputs: Mapping[str, DataFrame],
+    log: Log = print,
+    looked_at: set[str] | None = None,
 ) -> DataFrame:
     """Return the rows of the query of a SQL file. Raises Misconfigured, with file and line, for one that Spark refuses.
 
     So it does for one that reads anything but its inputs. A division by zero, for example, is found when the rows are
-    computed, and is an error of Spark.
+    computed, and is an error of Spark. To `looked_at` are added the fields of the context that the query binds and that
+    differ between epochs, and "catalog" where it calls a function of the catalog.
     """
     statement = statement_of(text)
+    looked_at = set() if looked_at is None else looked_at
+    bound = (each.partition("[")[0] for each in statement.values.values())
+    looked_at |= {name for each in bound for name in _LOOKED_AT.get(each, ())}
     values = statement.bound(_values_of(context, set(statement.values.values())))
     for name, written in statement.values.items():
         require_bindable(written, values[name])
@@ -80,6 +93,7 @@ def rows_of_query(
             no_input=no_input(name),
         )
     for function in dict.fromkeys(_OF_CATALOG.findall(plan)):
+        looked_at.add("catalog")
         log(f"{owner}: {path} calls {function}, a function of the catalog, which a repair would run as it is then")
     try:
         rows = context.spark.sql(query, values or None, **tables)
@@ -89,15 +103,6 @@ def rows_of_query(
             raise
         raise Misconfigured.of("region.query_fails", owner=owner, explained=_explained(path, text, error)) from error
     return rows
-
-
-_LOOKED_AT: Final = {"ctx.epoch": ("epoch",), "ctx.interval": ("interval",), "ctx.local_interval": ("interval", "zone")}
-
-
-def looked_at_by_query(text: str) -> frozenset[str]:
-    """Return the names of what the query of a SQL file binds of its context, and that differs between epochs."""
-    written = (each.partition("[")[0] for each in statement_of(text).values.values())
-    return frozenset(name for each in written for name in _LOOKED_AT.get(each, ()))
 
 
 def _analysed(session: SparkSession, rows: DataFrame) -> str:

@@ -33,6 +33,7 @@ def test_names_of_columns_and_arguments_are_none():
         ("os.environ['RATE']", "environ"),
         ("hash('a')", "hash"),
         ("flights.sample(0.5)", "sample"),
+        ("flights.sparkSession.table('rates')", "sparkSession"),
     ],
 )
 def test_what_is_called_is_named_with_its_module(line, name):

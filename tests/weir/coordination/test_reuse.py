@@ -9,7 +9,7 @@ from tests.weir.command_line import invoked, typed, use
 from tests.weir.small_dataflow import World, ladder
 
 from weir.dataflow import Dataflow
-from weir.errors import Misconfigured
+from weir.errors import Fault, Misconfigured
 from weir.ledger.database.tables import AttemptRow, LeaseRow, ResultRow
 from weir.testing.fakes.code import archive_of_edits
 
@@ -239,3 +239,15 @@ def test_a_dataflow_that_reuses_nothing_says_so(tmp_path, monkeypatch):
     use(monkeypatch, tmp_path)
     with pytest.raises(Misconfigured, check=of_kind("cli.nothing_reused")):
         invoked("clear", SECOND, "--reuse")
+
+
+def test_rows_that_are_suspected_are_computed(world, tmp_path, monkeypatch):
+    next_day(world)
+    with world.ledger.transaction("ladder") as session:
+        session.get_one(ResultRow, results(world, THIRD)["routes", 0, "plain"].id).fault = Fault.SUSPECTED.value
+    use(monkeypatch, tmp_path)
+    typed("clear", THIRD, "routes", "totals", "--reuse", "--apply")
+    world.airflow.engine.computed.clear()
+    world.airflow.deliver_clears()
+    world.airflow.run_until_quiet()
+    assert set(world.airflow.engine.computed) == {"routes"}

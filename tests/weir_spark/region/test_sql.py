@@ -81,20 +81,22 @@ def answers(session, folder):
     inputs["wide"] = session.range(1).selectExpr(*(f"id AS c{place}" for place in range(300)))
     session.conf.set("spark.sql.maxPlanStringLength", "300")
     folder.mkdir()
-    found, notes = {}, []
+    found, notes, seen = {}, [], {}
     for statement in CATALOG:
         session.sql(statement.format(folder=folder))
     try:
         for name, query in {**READ_INPUTS_ONLY, **{f"more: {k}": q for k, (q, _) in READ_MORE.items()}}.items():
             try:
                 text = query.replace("{folder}", str(folder))
-                found[name] = len(rows_of_query("stage s", "s.sql", text, context, inputs, notes.append).columns)
+                looked_at = seen[name] = set()
+                rows = rows_of_query("stage s", "s.sql", text, context, inputs, notes.append, looked_at)
+                found[name] = len(rows.columns)
             except Misconfigured as error:
                 found[name] = str(error)
     finally:
         for each in DROP:
             session.sql(f"DROP {each}")
-    return {**found, "notes": notes, "length": session.conf.get("spark.sql.maxPlanStringLength")}
+    return {**found, "notes": notes, "seen": seen, "length": session.conf.get("spark.sql.maxPlanStringLength")}
 
 
 def assert_only_inputs_are_read(found):
@@ -105,6 +107,9 @@ def assert_only_inputs_are_read(found):
     assert found["length"] == "300"
     assert len(found["notes"]) == 1
     assert "plus_one" in found["notes"][0]
+    assert {name for name, looked_at in found["seen"].items() if "catalog" in looked_at} == {
+        name for name, query in READ_INPUTS_ONLY.items() if "plus_one" in query
+    }
 
 
 def test_a_query_that_reads_more_than_its_inputs_is_refused_before_a_row_is_read(session_of, tmp_path):
