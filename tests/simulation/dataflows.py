@@ -99,6 +99,7 @@ class Dataflows:
 
     def __init__(self, folder, seed):
         self.random, self.folder = random.Random(seed), folder
+        self.reuses = random.Random(f"reuse {seed}").random() < 0.4  # apart: what else a seed draws is as before it was
         self.story, self.broken, self.lost, self.deleted, self.reported = [], [], set(), set(), set()
         self._is_calm, self._is_inside, self._ledgers = False, False, 0
         self._stop_at, self._kills, self._stepping = 0, None, ""
@@ -119,7 +120,7 @@ class Dataflows:
         for name in ("trips", *self.reads):
             airflow = self.town.add(self._flow(name), HALF_DAILY if name == "trips" and self.halves else DAILY)
             world = WorldOfEpochs()
-            self.town.content[name] = world
+            self.town.content[name], world.is_alike = world, self.reuses
             airflow.engine = EngineOfEpochs(self.town.store, world, self._kept)
             airflow.during = partial(self._during, airflow)
             airflow.deployed = archive_of_edits(airflow.flow, {})
@@ -156,7 +157,11 @@ class Dataflows:
         stages = [begins, *(Stage(each, code + each, [blocking(first, by="k")], parallelism=3 - size) for each in more)]
         published_last = sink(stages[-1].name, SINKS[name])
         return Dataflow(
-            name, [*stages, published_last], keep=self.keep, keep_published="7 days" if self.expires else None
+            name,
+            [*stages, published_last],
+            keep=self.keep,
+            keep_published="7 days" if self.expires else None,
+            reuse="equal" if self.reuses else "never",
         )
 
     # What happens
@@ -245,10 +250,12 @@ class Dataflows:
         airflow.clear_run_by_hand(self.random.choice(sorted(self._run_ids(airflow.flow.name))))
 
     def correct(self):
-        """Other rows of a stage: a person clears its tasks."""
+        """Other rows of a stage: a person clears its tasks. Who reuses has such rows of sources alone."""
         airflow = self.random.choice(list(self.town.airflows.values()))
+        airflow = self.town.airflows["trips"] if self.reuses else airflow
         name = airflow.flow.name
-        stage = self.random.choice([each.name for each in airflow.flow.stages if each.function])
+        stages = [each.name for each in airflow.flow.stages if each.function]
+        stage = self.random.choice(stages[:1] if self.reuses else stages)
         slot = self.random.choice([each for each in self.slots(name) if (name, each) not in self.deleted])
         self._correct(name, stage, slot)
         for task in tasks_of(airflow):
@@ -474,6 +481,7 @@ class Dataflows:
     def run_again(self, *, changes):
         """Have a drawn run compute anew, with other rows or the same; answers it, and the tries of all runs since."""
         name = self.random.choice(list(self.town.airflows))
+        name = "trips" if self.reuses and changes else name
         slot = self.random.choice(self.slots(name))
         before = self._tries()
         if changes:

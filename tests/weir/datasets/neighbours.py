@@ -47,15 +47,18 @@ def reader(name="report", **inputs):
 
 
 class WorldOfEpochs(dict):
-    """What the rows of a subtask depend on in an epoch, besides its inputs: how often they were corrected."""
+    """What the rows of a subtask depend on in an epoch, besides its inputs: how often they were corrected.
 
-    epoch, subtask = "", 0
+    Where it is alike in all epochs, what was never corrected is equal in all of them.
+    """
+
+    epoch, subtask, is_alike = "", 0, False
 
     def get(self, stage, default=None):
         return default if stage.startswith("schema of ") else self.of(stage, self.epoch, self.subtask)
 
     def of(self, stage, epoch, subtask):
-        return [epoch, super().get((stage, epoch, subtask), 0)]
+        return ["" if self.is_alike else epoch, super().get((stage, epoch, subtask), 0)]
 
     def correct(self, stage, epoch, subtask):
         self[stage, epoch, subtask] = super().get((stage, epoch, subtask), 0) + 1
