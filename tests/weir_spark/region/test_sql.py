@@ -96,7 +96,8 @@ def answers(session, folder):
     finally:
         for each in DROP:
             session.sql(f"DROP {each}")
-    return {**found, "notes": notes, "seen": seen, "length": session.conf.get("spark.sql.maxPlanStringLength")}
+    shown = {name: sorted(looked_at) for name, looked_at in seen.items()}
+    return {**found, "notes": notes, "seen": shown, "length": session.conf.get("spark.sql.maxPlanStringLength")}
 
 
 def assert_only_inputs_are_read(found):
