@@ -72,7 +72,7 @@ _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def configure(session: SparkSession, extra: Mapping[str, str]) -> dict[str, str]:
-    """Set Weir's and the region's settings; return what a manifest records: these, and versions.
+    """Set Weir's and the region's settings; return what a manifest records: these, and versions of Spark and Python.
 
     Raises Misconfigured for a setting that contradicts one of Weir's, and for one that only a server's start can set.
     """
@@ -82,18 +82,15 @@ def configure(session: SparkSession, extra: Mapping[str, str]) -> dict[str, str]
     if not _are_set_at_once(session, settings):
         for key, value in settings.items():
             _set(session, key, value)
-    return {
-        **FORCED,
-        **extra,
-        "spark.version": session.version,
-        "python.version": _PYTHON,
-        "python.packages": _packages(),
-    }
+    return {**FORCED, **extra, "spark.version": session.version, "python.version": _PYTHON}
 
 
 @cache
-def _packages() -> str:
-    """Return a fingerprint of the distributions that this process can import, and of their versions."""
+def packages() -> str:
+    """Return a fingerprint of the distributions that this process can import, and of their versions.
+
+    It reads a file of each of them, which takes a tenth of a second.
+    """
     found = sorted({f"{each.name}=={each.version}" for each in distributions()})
     return hashlib.sha256("\n".join(found).encode()).hexdigest()[:16]
 

@@ -20,7 +20,7 @@ from weir.advice.replay_rules import LateClear, Measured, Strike
 from weir.errors import Misconfigured
 from weir.execution.failure_class import FailureClass
 from weir.execution.run_state import CLOSE, AttemptState
-from weir.ledger.attempts import Origin
+from weir.ledger.attempts import Origin, taken_from
 from weir.ledger.database.tables import AttemptRow, FailoverRow, ResultRow, RunRow
 from weir.ledger.names import require_dataflow
 from weir.ledger.runs import newest_pinned, topology_of
@@ -69,7 +69,7 @@ def measured(session: Session, dataflow: str) -> Measured:
         )
     ids = {each.row.id for each in closed}
     known = [each for run in ids for each in attempts[run] if _is_of(topology, each)]
-    computed = [each for each in known if each.state == AttemptState.COMMITTED.value and not _is_taken(each)]
+    computed = [each for each in known if each.state == AttemptState.COMMITTED.value and not taken_from(each)]
     written, at_rest = _bytes(session, ids, topology)
     return Measured(
         dataflow=topology.dataflow,
@@ -108,11 +108,6 @@ def _closed(rows: Iterable[RunRow], attempts: Mapping[RunId, list[AttemptRow]]) 
         ]
         if ends:
             yield _Closed(row, min(ends))
-
-
-def _is_taken(row: AttemptRow) -> bool:
-    """Report whether an attempt has taken its results from another one, so that it tells nothing of what they cost."""
-    return "taken" in (row.metrics or {})
 
 
 def _is_of(topology: Topology, row: AttemptRow) -> bool:

@@ -178,7 +178,7 @@ def _enter(
     end(row, AttemptState.COMMITTED, services.now())
     row.metrics = {**report.metrics, **_resumed(report)}
     if begun.job.made_of and report.looked_at is not None:
-        row.made_of = with_context(begun.job.made_of, begun.job, report.looked_at)
+        row.made_of = with_context(begun.job, report.looked_at)
     drop_leases(session, begun.attempt.id)
     session.flush()
     count_recomputed(session, tries)

@@ -126,7 +126,7 @@ def _answer(
             record_losses(session, probed.losses.values(), now)
             return ResultUnavailable(losses)
         if inputs.awaited:
-            return _wait(row, inputs.awaited, present, registered, services.now())
+            return _wait(row, inputs.awaited, present, registered, now)
         if registered.attempt.region != CLOSE:  # which may still wait for its targets
             count_wait(session, row, now)
         take_leases(session, [present.results[each].result for each in probed.manifests], registered.attempt.id, now)

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.registered import Registered
 from weir.coordination.services import Services
-from weir.dataflow.dataflow import Reuse
+from weir.dataflow.dataflow import Reuse, stage_to_json
 from weir.dataflow.stage import StageKind
 from weir.errors import Fault
 from weir.execution.run_state import AttemptState
@@ -23,6 +23,7 @@ from weir.formats.made_of import Digests, keys_with_contexts, made_of
 from weir.formats.manifest import Manifest
 from weir.formats.region_job import OutputReport, RegionJob, ResultToTake
 from weir.ledger.attempts import Origin, attempts_of
+from weir.ledger.database.columns import taken
 from weir.ledger.database.tables import ResultRow
 from weir.ledger.leases import take_leases
 from weir.ledger.results import results_made_of
@@ -39,9 +40,8 @@ def with_result_to_take(services: Services, registered: Registered, job: RegionJ
     """
     if not _may_be_shared(registered):
         return job
-    names = {stage.name for stage in job.stages}
-    declared = [each for each in registered.run.dataflow.to_json()["stages"] if each["name"] in names]
-    job = replace(job, made_of=made_of(job, declared, digests))
+    declared = registered.topology.stages_of(registered.attempt.region.name)
+    job = replace(job, made_of=made_of(job, list(map(stage_to_json, declared)), digests))
     if not job.made_of:
         return job
     keys = dict(keys_with_contexts(job))
@@ -52,8 +52,7 @@ def with_result_to_take(services: Services, registered: Registered, job: RegionJ
     with services.ledger.transaction(registered.run.dataflow.name) as session:
         found = _candidates(session, registered, job, keys)
         take_leases(session, [row.id for rows, _ in found for row in rows], registered.attempt.id, services.now())
-    taken = next(_whole(services, job, found), None)
-    return job if taken is None else replace(job, take=taken)
+    return replace(job, take=next(_whole(services, job, found), None))
 
 
 def _may_be_shared(registered: Registered) -> bool:
@@ -112,7 +111,7 @@ def _candidates(
 
 def _whole(services: Services, job: RegionJob, found: _Found) -> Iterator[ResultToTake]:
     for rows, looked_at in found:
-        references = {_reference(row): row for row in rows}
+        references = {taken(PartitionRef, row): row for row in rows}
         answers = probe(services.store, services.store_id(), list(references))
         there = {
             (row.stage, row.layout): (row, manifest)
@@ -121,18 +120,6 @@ def _whole(services: Services, job: RegionJob, found: _Found) -> Iterator[Result
         }
         if len(there) == len(rows):
             yield _to_take(job, there, looked_at)
-
-
-def _reference(row: ResultRow) -> PartitionRef:
-    return PartitionRef(
-        run=row.run,
-        stage=row.stage,
-        subtask=row.subtask,
-        layout=row.layout,
-        attempt=row.attempt,
-        folder=row.folder,
-        manifest_sha256=row.manifest_sha256,
-    )
 
 
 def _to_take(

@@ -61,9 +61,9 @@ def _read(stage: StageToRun, digests: Digests) -> dict[str, object]:
     }
 
 
-def with_context(key: str, job: RegionJob, looked_at: Collection[str]) -> str:
+def with_context(job: RegionJob, looked_at: Collection[str]) -> str:
     """Return the key of what a job's rows are made of where its functions have looked at this of their context."""
-    return _digest([key, {name: job.context[name] for name in sorted(looked_at)}])
+    return _digest([job.made_of, {name: job.context[name] for name in sorted(looked_at)}])
 
 
 def keys_with_contexts(job: RegionJob) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -71,7 +71,7 @@ def keys_with_contexts(job: RegionJob) -> Iterator[tuple[str, tuple[str, ...]]]:
     names = sorted(job.context)
     for number in range(len(names) + 1):
         for looked_at in combinations(names, number):
-            yield with_context(job.made_of, job, looked_at), looked_at
+            yield with_context(job, looked_at), looked_at
 
 
 def _digest(document: object) -> str:

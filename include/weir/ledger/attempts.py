@@ -88,6 +88,11 @@ def awaited_by(row: AttemptRow) -> str:
     return "; ".join(row.awaited.values()) if is_waiting and row.awaited else ""
 
 
+def taken_from(row: AttemptRow) -> str:
+    """Return the attempt whose results one has taken, so that it tells nothing of what they cost; empty if none."""
+    return str((row.metrics or {}).get("taken", ""))
+
+
 def attempts_of(session: Session, run: str, region: RegionId) -> list[AttemptRow]:
     """Return the attempts of `region`, oldest try first, without those of deleted DagRuns, which have tries below 1."""
     return [row for row in attempts_ever_of(session, run, region) if row.is_of_dag_run]

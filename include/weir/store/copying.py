@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from weir.store.errors import OtherBytes
+from weir.formats.region_job import OutputReport, OutputToWrite
+from weir.store.errors import NotFound, OtherBytes
 from weir.store.store import Store
 
 AT_ONCE: Final = 4
@@ -39,3 +40,22 @@ def copy_file(source: Store, path: str, target: Store, to: str, sha256: str) -> 
         raise OtherBytes.of("store.other_bytes", url=source.url, path=path, sha256=sha256, found=found)
     target.create(to, data)
     return len(data)
+
+
+def copy_outputs(store: Store, written: Sequence[OutputReport], own: Sequence[OutputToWrite]) -> str:
+    """Copy the files of an attempt's outputs to those of another one: all, or nothing; return why not, or empty.
+
+    Raises Retryable, and AlreadyExists where a file of the attempt is there already.
+    """
+    files = [
+        (f"{taken.folder}/{file.name}", f"{to.folder}/{file.name}", file.sha256)
+        for taken, to in zip(written, own, strict=True)
+        for file in taken.files
+    ]
+    try:
+        copy_all(lambda each: copy_file(store, each[0], store, each[1], each[2]), files, store)
+    except (NotFound, OtherBytes) as error:
+        for output in own:
+            store.delete_folder(output.folder)
+        return str(error)
+    return ""

@@ -36,6 +36,7 @@ from weir.formats.region_job import (
 )
 from weir.intervals import interval_of
 from weir.store.catalogue import read_archive
+from weir.store.copying import copy_outputs
 from weir.store.store import Store
 from weir.units import format_size
 from weir.wording import shortened
@@ -48,11 +49,10 @@ from weir_spark.region.copies import Copies
 from weir_spark.region.names import NotItsOwn, OwnNames, fixed
 from weir_spark.region.region_checks import RegionChecks, computed_for_checks, require_known_expectations
 from weir_spark.region.sql import READ_FAILED, check_query, rows_of_query
-from weir_spark.region.taking import take_copies
 from weir_spark.region.temporary import Temporary
 from weir_spark.results import writer
 from weir_spark.results.reader import read_input
-from weir_spark.session import Log, active, configure, measured
+from weir_spark.session import Log, active, configure, measured, packages
 from weir_spark.state.compaction import compact
 from weir_spark.state.keyed_state import KeyedState
 from weir_spark.state.operator_state import BroadcastState, ListState, write_operator_state
@@ -135,6 +135,8 @@ class _Execution:
             _check_functions(self.job, self.imported)
             require_known_expectations(self.job)
             settings = configure(self.session, self.job.spark_conf)
+            if self.job.made_of:
+                settings["python.packages"] = packages()
             self.imported.ship(self.session)
             for note in self.job.notes:
                 self.log(note)
@@ -175,7 +177,7 @@ class _Execution:
         why = "it was made by other code, or in a session of other settings or versions"
         if (take.code, take.session) == (self.code, settings):
             with measured(self.seconds, "take"):
-                why = take_copies(self.store, take.outputs, own)
+                why = copy_outputs(self.store, take.outputs, own)
         if why:
             self.log(f"what attempt {take.attempt} has made of the same is not taken: {why}")
             return None

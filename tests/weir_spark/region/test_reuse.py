@@ -16,7 +16,7 @@ from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.ledger.database.tables import AttemptRow
 from weir.store.catalogue import published
-from weir_spark import session as spark_session
+from weir_spark.session import packages
 
 pytestmark = pytest.mark.spark
 
@@ -131,7 +131,7 @@ def test_only_what_is_made_of_the_same_is_taken_and_all_rows_are_right(airflow, 
     run(airflow, 4)
     assert taken(airflow, 4) == {"makers"}
     assert rows(airflow, "known", 4) == [(0, 7), (1, 7), (2, 6)]
-    monkeypatch.setattr(spark_session, "_packages", lambda: "upgraded")
+    monkeypatch.setattr("weir_spark.region.region.packages", lambda: "upgraded")
     run(airflow, 5)
     assert taken(airflow, 5) == set()
     edit(airflow, "planes", "id % 3", "id % 2")
@@ -151,4 +151,5 @@ def test_a_file_that_was_damaged_is_not_taken_and_nothing_of_it_is_left(airflow)
     there = files_of(airflow, "known", 3)
     manifest = json.loads((there[0].parent / "manifest.json").read_text())
     assert {each.name for each in there} == {each["name"] for each in manifest["files"]}
+    assert manifest["session"]["python.packages"] == packages()
     assert rows(airflow, "known", 3) == [(0, 7), (1, 7)]
