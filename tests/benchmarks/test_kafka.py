@@ -14,7 +14,7 @@ from tests.benchmarks.test_sinks import EPOCH, MIB, memory, seconds, version_of
 from tests.weir_spark.sources.conftest import looked_up
 
 from weir.dataflow import json, kafka, kafka_source
-from weir.dataflow.stage import ResolveContext
+from weir.dataflow.resolving import ResolveContext
 from weir.sinks.targets.kafka import KafkaTarget
 from weir.testing.sink_contract import LocalReach
 from weir_spark.sources import kafka as reading

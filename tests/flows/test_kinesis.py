@@ -16,7 +16,7 @@ from tests.weir_spark.sources.conftest import INTERVAL
 
 from weir.connections import Connection, as_variable
 from weir.dataflow import Resolved
-from weir.dataflow.stage import ResolveContext
+from weir.dataflow.resolving import ResolveContext
 from weir.errors import Misconfigured
 from weir.sinks import Outcome
 from weir.testing.sink_contract import LocalReach, SinkContract, Versions

@@ -14,7 +14,8 @@ from tests.builders.jobs import Jobs
 
 from pipelines.flight_delays_reference import expected_report
 from weir.dataflow import Dataflow
-from weir.dataflow.stage import ExchangeKind, ResolveContext
+from weir.dataflow.resolving import ResolveContext
+from weir.dataflow.stage import ExchangeKind
 from weir.formats.region_job import InputToRead, OutputToWrite, PartitionToRead, RegionJob, StageToRun
 from weir.recovery.resolving import resolve
 from weir.store.store import Store

@@ -23,7 +23,7 @@ import weir
 from pipelines import flight_delays
 from weir.cli.main import app
 from weir.coordination.services import Services
-from weir.dataflow.stage import ResolveContext
+from weir.dataflow.resolving import ResolveContext
 from weir.errors import Misconfigured
 from weir.formats.manifest import StateFile
 from weir.formats.region_job import InputToRead, OutputToWrite, RegionJob, StageToRun, StateFileToRead, StateToRead

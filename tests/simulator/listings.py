@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from weir.dataflow.stage import ResolveContext, Resolved
+from weir.dataflow.resolving import ResolveContext, Resolved
 from weir.errors import Misconfigured
 
 LISTED: Final = "tests.simulator.listings:listed"

@@ -11,6 +11,7 @@ from weir.dataflow.graph import spark_conf, task_settings
 from weir.dataflow.notifications import EventKind, Receiver, callback, notifier, webhook
 from weir.dataflow.quality import Gate, Policy, When, expectations
 from weir.dataflow.record_values import avro, json
+from weir.dataflow.resolving import NotReady, Resolved
 from weir.dataflow.sources import (
     delta_source,
     files_source,
@@ -22,8 +23,6 @@ from weir.dataflow.sources import (
 from weir.dataflow.stage import (
     Exchange,
     ExchangeKind,
-    NotReady,
-    Resolved,
     Stage,
     StageKind,
     TaskSettings,

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypedDict, Unpack
 
+from weir.code.query_rules import single_query
 from weir.dataflow.arguments import (
     answers,
     copy_of,
@@ -24,7 +25,6 @@ from weir.dataflow.arguments import (
 )
 from weir.dataflow.digest_rule import DigestRule
 from weir.dataflow.quality import Gate
-from weir.dataflow.queries import single_query
 from weir.dataflow.record_values import RecordValue
 from weir.dataflow.stage import COPY, READY_MADE, Stage, TaskSettings, source
 from weir.dataflow.state_schema import Kind, declared_fields

@@ -21,7 +21,7 @@ from weir.code.functions import load
 from weir.coordination.run_records import write_record
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, Stage
-from weir.dataflow.stage import Resolved
+from weir.dataflow.resolving import Resolved
 from weir.errors import Conflict, LedgerBehind, Misconfigured, Retryable
 from weir.execution.late_files import LateFiles, late_files
 from weir.formats.notification import Event, Subject, person_event

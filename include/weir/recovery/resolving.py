@@ -23,7 +23,7 @@ from weir.coordination.services import Services
 from weir.coordination.source_copies import is_any_copied, with_copy_ids
 from weir.coordination.values import Awaiting
 from weir.dataflow import Stage
-from weir.dataflow.stage import NotReady, ResolveContext, Resolved, checked_position, checked_splits
+from weir.dataflow.resolving import NotReady, ResolveContext, Resolved, checked_position, checked_splits
 from weir.errors import Conflict, Message, Misconfigured, Retryable
 from weir.execution.run_state import CLOSE
 from weir.formats.run_record import RecordedRange

@@ -17,7 +17,8 @@ from weir.code.generation_rules import short
 from weir.connections import FROM_ENVIRONMENT
 from weir.dataflow import Dataflow, Stage
 from weir.dataflow.graph import spark_conf
-from weir.dataflow.stage import SKIP, Exchange, ResolveContext, StageKind
+from weir.dataflow.resolving import ResolveContext
+from weir.dataflow.stage import SKIP, Exchange, StageKind
 from weir.dataflow.state import State, StateKind
 from weir.errors import Misconfigured
 from weir.formats.manifest import OF_RESULT

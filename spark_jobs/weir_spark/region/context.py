@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from weir.connections import Connections, Variables, from_environment, variable_from_environment
-from weir.dataflow.stage import ResolveContext
+from weir.dataflow.resolving import ResolveContext
 from weir.errors import Internal
 from weir.intervals import in_zone
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from weir.dataflow.stage import Resolved
+from weir.dataflow.resolving import Resolved
 from weir.dataflow.state_schema import fields_of_json, spark_json
 from weir.delta_rs import is_of_library, is_refusal, said
 from weir.errors import Misconfigured, Retryable
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame
 
-    from weir.dataflow.stage import ResolveContext
+    from weir.dataflow.resolving import ResolveContext
     from weir_spark.region.context import StageContext
 
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from weir.dataflow.resolving import ResolveContext, Resolved
 from weir.dataflow.sources import filled
-from weir.dataflow.stage import ResolveContext, Resolved
 from weir.errors import Misconfigured, Retryable
 from weir_spark.sources.contents import Contents
 from weir_spark.sources.listing import is_local, listed, marks_by_path, reaching
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from weir.connections import Connections
-    from weir.dataflow.stage import ResolveContext
+    from weir.dataflow.resolving import ResolveContext
     from weir_spark.region.context import StageContext
 
 

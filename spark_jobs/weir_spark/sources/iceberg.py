@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from weir.dataflow.stage import Resolved
+from weir.dataflow.resolving import Resolved
 from weir.dataflow.state_schema import Field, Kind, spark_json
 from weir.errors import Misconfigured
 from weir.extras import needed_for
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from weir.connections import Connection
-    from weir.dataflow.stage import ResolveContext
+    from weir.dataflow.resolving import ResolveContext
     from weir_spark.region.context import StageContext
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from weir.code.query_rules import single_query
 from weir.connections import Connection
-from weir.dataflow.queries import single_query
 from weir.dataflow.sources import filled, when_it_reads
 from weir.errors import Misconfigured
 from weir.intervals import shown
@@ -18,7 +18,7 @@ from weir.secrecy import without_secrets
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from weir.dataflow.stage import ResolveContext
+    from weir.dataflow.resolving import ResolveContext
     from weir_spark.region.context import StageContext
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from weir.dataflow.stage import NotReady, Resolved
+from weir.dataflow.resolving import NotReady, Resolved
 from weir.dataflow.state_schema import declared_fields
 from weir.errors import Misconfigured
 from weir.extras import needed_for
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from weir.connections import Connection
-    from weir.dataflow.stage import ResolveContext
+    from weir.dataflow.resolving import ResolveContext
     from weir.kafka.cluster import Cluster, Record, Topic
     from weir_spark.region.context import StageContext
 

@@ -20,7 +20,7 @@ from weir_spark.sources.folders import NULL
 from weir_spark.sources.splits import LiveFile
 
 if TYPE_CHECKING:
-    from weir.dataflow.stage import ResolveContext
+    from weir.dataflow.resolving import ResolveContext
 
 _WHOLE_NUMBERS: Final = ("byte", "short", "integer", "long")
 _WHOLE: Final = re.compile(r"[+-]?\d+", re.ASCII)

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from weir.code.query_rules import single_query
 from weir.connections import Connection
-from weir.dataflow.queries import single_query
+from weir.dataflow.resolving import Resolved
 from weir.dataflow.sources import BOUNDS, LOCAL, bounds_of, when_it_reads
-from weir.dataflow.stage import Resolved
 from weir.errors import Misconfigured, Retryable, first_line
 from weir.extras import needed_for
 from weir.intervals import Moment, shown
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from weir.dataflow.stage import ResolveContext
+    from weir.dataflow.resolving import ResolveContext
     from weir_spark.region.context import StageContext
 
 

@@ -12,7 +12,7 @@ from tests.weir.command_line import typed, use
 from tests.weir.keeping import epoch
 
 from weir.dataflow import Dataflow, Stage, blocking, delta_source, keyed_state, sink, source
-from weir.dataflow.stage import ResolveContext
+from weir.dataflow.resolving import ResolveContext
 from weir.errors import Misconfigured
 from weir.execution.run_state import AttemptState
 from weir.formats.checkpoint import Checkpoint

@@ -3,7 +3,7 @@
 import pytest
 from tests.messages.kinds import of_kind
 
-from weir.dataflow.stage import checked_splits
+from weir.dataflow.resolving import checked_splits
 from weir.errors import Misconfigured
 
 

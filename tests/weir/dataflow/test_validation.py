@@ -23,7 +23,7 @@ from weir.dataflow import (
     sink,
     source,
 )
-from weir.dataflow.stage import checked_splits
+from weir.dataflow.resolving import checked_splits
 from weir.errors import Misconfigured
 
 A = source("a", "p:a")

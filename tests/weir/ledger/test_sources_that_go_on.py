@@ -12,7 +12,7 @@ from tests.weir.keeping import epoch
 
 from weir.coordination import positions
 from weir.dataflow import Dataflow, NotReady, Resolved, Stage, blocking, keyed_state, sink, source
-from weir.dataflow.stage import ResolveContext
+from weir.dataflow.resolving import ResolveContext
 from weir.errors import Misconfigured, Retryable, SuppressRestarts
 from weir.formats.paths import positions_folder
 from weir.ledger.database.tables import ResultRow, RunRow

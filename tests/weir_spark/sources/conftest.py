@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from weir.code.functions import load
-from weir.dataflow.stage import ResolveContext, checked_splits
+from weir.dataflow.resolving import ResolveContext, checked_splits
 from weir.errors import Misconfigured
 from weir.recovery.resolving import resolve_range
 from weir_spark.region.context import StageContext

@@ -16,7 +16,7 @@ from tests.messages.kinds import of_kind
 from tests.weir_spark.sources.conftest import INTERVAL, looked_up
 
 from weir.dataflow import avro, json, kafka_source
-from weir.dataflow.stage import NotReady, ResolveContext
+from weir.dataflow.resolving import NotReady, ResolveContext
 from weir.errors import Misconfigured
 from weir.kafka.cluster import Cluster
 from weir_spark.sources import kafka as reading

@@ -17,7 +17,7 @@ from typing import Any
 
 from weir.code.archive import archive_of
 from weir.dataflow.quality import Policy
-from weir.dataflow.stage import ResolveContext
+from weir.dataflow.resolving import ResolveContext
 from weir.dataflow.state import StateKind
 from weir.dataflow.state_schema import fields_of_ddl, spark_json
 from weir.errors import Internal

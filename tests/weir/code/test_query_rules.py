@@ -3,8 +3,8 @@
 import pytest
 from tests.messages.kinds import of_kind
 
+from weir.code.query_rules import single_query
 from weir.dataflow import jdbc_source, postgres_source
-from weir.dataflow.queries import single_query
 from weir.errors import Misconfigured
 
 
