@@ -6,6 +6,7 @@ Invariant: equal rows have equal digests, whatever the defaults of the server. A
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -48,6 +49,9 @@ _DEFAULTS: Mapping[str, str] = {
     "spark.sql.pyspark.jvmStacktrace.enabled": "false",
 }
 """The settings of a session unless the region has others. None of them can change a result."""
+
+_NO_ROWS = frozenset({*_DEFAULTS, "spark.sql.warehouse.dir"})
+"""Settings of Spark SQL on which no row depends."""
 
 _OF_HADOOP = "spark.hadoop."
 
@@ -93,6 +97,14 @@ def packages() -> str:
     """
     found = sorted({f"{each.name}=={each.version}" for each in distributions()})
     return hashlib.sha256("\n".join(found).encode()).hexdigest()[:16]
+
+
+def sql_settings(session: SparkSession) -> str:
+    """Return a fingerprint of all settings of Spark SQL that a session does not leave at Spark's default."""
+    found = dict(session.conf.getAll)
+    # Where a table without a path would be; a driver of its own has it in its folder.
+    known = sorted((key, found[key]) for key in found if key.startswith("spark.sql.") and key not in _NO_ROWS)
+    return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
 
 
 def is_remote(session: SparkSession) -> bool:

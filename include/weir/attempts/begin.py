@@ -11,11 +11,12 @@ from dataclasses import replace
 from sqlalchemy.orm import Session
 
 from weir.attempts.gathering import gather
-from weir.attempts.job import reads_of_job, region_job
+from weir.attempts.job import contents_of, reads_of_job, region_job
 from weir.attempts.registration import enter, register_committed
 from weir.attempts.rooms import AddChecks, Gates, Rooms
 from weir.coordination.airflow import Clearer
 from weir.coordination.registered import Gathered, Registered, summary_of
+from weir.coordination.reuse import with_result_to_take
 from weir.coordination.services import Services
 from weir.coordination.values import Adopted, Awaiting, BeginOutcome, BeginRequest, Begun, InputFiles
 from weir.execution.run_state import AttemptState, Obstacle, RunState
@@ -59,7 +60,7 @@ def begin(services: Services, rooms: Rooms, request: BeginRequest, clearer: Clea
     said = check_states(registered, gathered.state, gathered.manifests)
     add_checks = rooms.gates.open(registered, gathered, request)
     notes = rooms.files.make_room(registered, request.dataflow, _bytes_to_read(registered, gathered))
-    return _begun(services, registered, gathered, add_checks, (*said, *notes))
+    return _begun(services, registered, gathered, add_checks, (*said, *notes), is_of_backfill=request.is_backfill)
 
 
 def _bytes_to_read(registered: Registered, gathered: Gathered) -> int:
@@ -74,14 +75,22 @@ def _bytes_to_read(registered: Registered, gathered: Gathered) -> int:
 
 
 def _begun(
-    services: Services, registered: Registered, gathered: Gathered, add_checks: AddChecks, notes: Sequence[str]
+    services: Services,
+    registered: Registered,
+    gathered: Gathered,
+    add_checks: AddChecks,
+    notes: Sequence[str],
+    *,
+    is_of_backfill: bool,
 ) -> Begun:
     state, manifests = gathered.state, gathered.manifests
     inputs = state.all_inputs(registered.attempt.region)
     kept = set(registered.topology.states)
     read = {manifests[part].attempt for each in inputs if each.argument in kept for part in each.partitions}
     states = assigned_states(registered, state, manifests, present_compactions(services, read) if read else {})
-    job = add_checks(region_job(services, registered, state, manifests, states))
+    job = region_job(services, registered, state, manifests, states)
+    contents = contents_of(state, inputs)
+    job = add_checks(with_result_to_take(services, registered, job, contents, is_of_backfill=is_of_backfill))
     return Begun(
         attempt=registered.attempt,
         run=registered.run,

@@ -12,14 +12,13 @@ from typing import Any
 
 from weir.attempts.copies import with_copies
 from weir.coordination.registered import Registered
-from weir.coordination.reuse import with_result_to_take
 from weir.coordination.services import Services, attempt_folder, region_folder
 from weir.coordination.source_copies import with_source_copies
 from weir.coordination.values import AssignedState
 from weir.dataflow import DigestRule, Stage
 from weir.dataflow.graph import spark_conf
 from weir.dataflow.key_types import key_types, require_equal_key_types
-from weir.dataflow.stage import StageKind
+from weir.dataflow.stage import Reuse, StageKind
 from weir.dataflow.state_schema import fields_of_ddl, json_of_columns, spark_json
 from weir.errors import Misconfigured
 from weir.execution.run_state import RunState
@@ -79,15 +78,18 @@ def region_job(
         code=attempt.code,
         revision=services.ledger.seen(run.dataflow.name),
     )
-    contents = {(read.stage, read.argument): [_content(state, each) for each in read.partitions] for read in inputs}
-    job = with_source_copies(services, registered, with_copies(services, registered, job, contents))
-    return with_result_to_take(services, registered, job, contents)
+    return with_source_copies(services, registered, with_copies(services, registered, job, contents_of(state, inputs)))
 
 
 def _with_split(stage: StageToRun, splits: list[Any] | None) -> StageToRun:
     if splits is None:
         return stage
     return replace(stage, split=splits[stage.subtask], resolved=splits_fingerprint(splits))
+
+
+def contents_of(state: RunState, inputs: Sequence[InputPartitions]) -> dict[tuple[str, str], list[str]]:
+    """Return the contents of the partitions of each input, by stage and argument: equal texts, equal rows."""
+    return {(read.stage, read.argument): [_content(state, each) for each in read.partitions] for read in inputs}
 
 
 def _content(state: RunState, partition: PartitionId) -> str:
@@ -139,6 +141,7 @@ def _stage(
         keeps_state_of=_keeper(stage),
         is_persisted=stage.name in registered.topology.persisted_of(attempt.region.name),
         application=_application(stage),
+        is_vouched_for=stage.reuse is Reuse.EQUAL,
     )
 
 

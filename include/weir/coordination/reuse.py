@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.registered import Registered
 from weir.coordination.services import Services
-from weir.dataflow.dataflow import Reuse, stage_to_json
+from weir.dataflow.dataflow import stage_to_json
 from weir.dataflow.stage import StageKind
 from weir.errors import Fault
 from weir.execution.run_state import AttemptState
@@ -33,9 +33,12 @@ _MOST: Final = 3
 """How many attempts are looked at whose files may be gone."""
 
 
-def with_result_to_take(services: Services, registered: Registered, job: RegionJob, digests: Digests) -> RegionJob:
+def with_result_to_take(
+    services: Services, registered: Registered, job: RegionJob, digests: Digests, *, is_of_backfill: bool
+) -> RegionJob:
     """Add to a job what its rows are made of, and a result that was made of the same, if there is one.
 
+    In a run of a backfill a clear is no person's: that runs all tasks of a run again, which are to take what they can.
     Raises Retryable where the store does not answer.
     """
     if not _may_be_shared(registered):
@@ -46,7 +49,9 @@ def with_result_to_take(services: Services, registered: Registered, job: RegionJ
         return job
     keys = dict(keys_with_contexts(job))
     with services.ledger.transaction() as session:
-        has_to_compute = _is_by_person(session, registered) or _is_suspected(session, registered)
+        has_to_compute = (not is_of_backfill and _is_by_person(session, registered)) or _is_suspected(
+            session, registered
+        )
         if has_to_compute or not _candidates(session, registered, job, keys):
             return job
     with services.ledger.transaction(registered.run.dataflow.name) as session:
@@ -56,15 +61,19 @@ def with_result_to_take(services: Services, registered: Registered, job: RegionJ
 
 
 def _may_be_shared(registered: Registered) -> bool:
-    """Report whether what a region writes depends on nothing but its inputs, its code and its context."""
+    """Report whether what a region writes, and is checked, may depend on nothing but what its key has."""
     stages = registered.topology.stages_of(registered.attempt.region.name)
-    return registered.run.dataflow.reuse is Reuse.EQUAL and not any(
-        each.kind in (StageKind.SOURCE, StageKind.STATE)
-        or each.states
-        or each.gates
-        or each.application is not None
-        or not each.deterministic
+    written = {each.stage for each in registered.topology.outputs(registered.attempt.region)}
+    # A sink has the rows of the stage that it publishes.
+    written |= {read for each in stages if each.kind is StageKind.SINK for read in each.exchanges}
+    return all(
+        registered.run.dataflow.reuses(each)
+        and each.deterministic
+        and not each.states
+        and each.application is None
+        and (not each.gates or each.name in written)
         for each in stages
+        if each.kind is not StageKind.SINK
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
 from functools import wraps
 from inspect import Parameter, signature
 from types import MappingProxyType
@@ -19,6 +20,7 @@ from weir.wording import did_you_mean
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _T = TypeVar("_T")
+_E = TypeVar("_E", bound=Enum)
 
 MOST_SHOWN: Final = 100
 """The characters of a value that an answer shows."""
@@ -55,6 +57,15 @@ def require(where: str, what: str, value: object, kind: type | tuple[type, ...],
     """Require a value of a kind. Raises Misconfigured."""
     for problem in problem_of(what, value, kind, write):
         raise Misconfigured.of("dataflow.argument_wrong", where=where, problem=problem)
+
+
+def choice(where: str, what: str, value: object, kinds: type[_E]) -> _E:
+    """Return the one of an enum's values that is given, or named by its text. Raises Misconfigured."""
+    for kind in kinds:
+        if value is kind or value == kind.value:
+            return kind
+    known = " or ".join(f'{what}="{kind.value}"' for kind in kinds)
+    raise Misconfigured.of("dataflow.choice_wrong", where=where, what=what, value=value, known=known)
 
 
 def require_connection(where: str, conn_id: object, kind: str) -> None:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from weir.code.application_rules import Application
 from weir.code.generation_rules import RepairCode
-from weir.dataflow.arguments import answering, require, shown
+from weir.dataflow.arguments import answering, choice, require, shown
 from weir.dataflow.digest_rule import DigestRule
 from weir.dataflow.notifications import EventKind, Receiver, sound_receivers
 from weir.dataflow.quality import Gate
 from weir.dataflow.retention import RetentionPolicy
-from weir.dataflow.stage import Exchange, Stage, StageKind, TaskSettings
+from weir.dataflow.stage import Exchange, Reuse, Stage, StageKind, TaskSettings
 from weir.dataflow.state import OnReprocess, State
 from weir.dataflow.targets import Target
 from weir.dataflow.validation import require_no_secrets, require_sound_states, sound_stages
@@ -47,15 +47,6 @@ class Consumers(Enum):
     """They restart if its digest has changed: Weir's default."""
     ALWAYS = "always"
     """They always restart: Flink's rule."""
-
-
-class Reuse(Enum):
-    """Whether a task takes what another one has made of the same, in any run of the dataflow, instead of computing."""
-
-    EQUAL = "equal"
-    """It takes a copy, where all that its rows are made of is known to be equal (docs/reuse.md)."""
-    NEVER = "never"
-    """It computes."""
 
 
 VERSION = 1
@@ -146,11 +137,11 @@ class Dataflow:
         require("Dataflow(...)", "name", self.name, str, 'Dataflow("name_of_dataflow", [stages])')
         if isinstance(self.stages, str | Mapping) or not isinstance(self.stages, Iterable):
             raise Misconfigured.of("dataflow.stages_not_a_list", name=self.name, stages=shown(self.stages))
-        object.__setattr__(self, "failover", _choice(self.name, "failover", self.failover, FailoverStrategy))
-        object.__setattr__(self, "consumers", _choice(self.name, "consumers", self.consumers, Consumers))
-        object.__setattr__(self, "on_reprocess", _choice(self.name, "on_reprocess", self.on_reprocess, OnReprocess))
-        object.__setattr__(self, "repair_code", _choice(self.name, "repair_code", self.repair_code, RepairCode))
-        object.__setattr__(self, "reuse", _choice(self.name, "reuse", self.reuse, Reuse))
+        object.__setattr__(self, "failover", choice(str(self), "failover", self.failover, FailoverStrategy))
+        object.__setattr__(self, "consumers", choice(str(self), "consumers", self.consumers, Consumers))
+        object.__setattr__(self, "on_reprocess", choice(str(self), "on_reprocess", self.on_reprocess, OnReprocess))
+        object.__setattr__(self, "repair_code", choice(str(self), "repair_code", self.repair_code, RepairCode))
+        object.__setattr__(self, "reuse", choice(str(self), "reuse", self.reuse, Reuse))
         object.__setattr__(self, "notify", sound_receivers(self.name, self.notify))
         self._check_retention()
         self._check_publish_by()
@@ -163,6 +154,15 @@ class Dataflow:
     def __str__(self) -> str:
         """Return what it is and its name: `dataflow 'delays'`."""
         return f"dataflow {self.name!r}"
+
+    def reuses(self, stage: Stage) -> bool:
+        """Report whether the task of a stage may take what another one has made of the same."""
+        return (stage.reuse or self.reuse) is Reuse.EQUAL
+
+    @property
+    def reuses_any(self) -> bool:
+        """Report whether there is a stage whose task may take what another one has made of the same."""
+        return any(map(self.reuses, self.stages))
 
     def _check_retention(self) -> None:
         try:
@@ -245,14 +245,6 @@ class Dataflow:
         )
 
 
-def _choice(dataflow: str, what: str, value: object, kinds: type[Enum]) -> Enum:
-    for kind in kinds:
-        if value is kind or value == kind.value:
-            return kind
-    known = " or ".join(f'{what}="{kind.value}"' for kind in kinds)
-    raise Misconfigured.of("dataflow.choice_wrong", dataflow=dataflow, what=what, value=value, known=known)
-
-
 def _as_json(dataflow: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(parameters, Mapping) or not all(isinstance(key, str) for key in parameters):
         raise Misconfigured.of("dataflow.parameters_not_a_dict", dataflow=dataflow, parameters=parameters)
@@ -286,6 +278,7 @@ class _Record:
     goes_on: bool
     moved_from: str
     asset: str
+    reuse: Reuse | None
 
 
 _FIELDS = tuple(field.name for field in fields(_Record))

@@ -26,7 +26,7 @@ from weir.dataflow.arguments import (
 from weir.dataflow.digest_rule import DigestRule
 from weir.dataflow.quality import Gate
 from weir.dataflow.record_values import RecordValue
-from weir.dataflow.stage import COPY, READY_MADE, Stage, TaskSettings, source
+from weir.dataflow.stage import COPY, READY_MADE, Reuse, Stage, TaskSettings, source
 from weir.dataflow.state_schema import Kind, declared_fields
 from weir.errors import Misconfigured
 from weir.intervals import in_zone, time_zone
@@ -67,6 +67,7 @@ class SourceSettings(TypedDict, total=False):
     quality: Gate | list[Gate] | tuple[Gate, ...]
     moved_from: str
     asset: str
+    reuse: Reuse | str | None
 
 
 def files_source(

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from weir.code.application_rules import Application
 from weir.code.sql_rules import SUFFIX, is_sql
-from weir.dataflow.arguments import WORDS_FOR_BY, answering, answers, column_names, copy_of, require, shown
+from weir.dataflow.arguments import WORDS_FOR_BY, answering, answers, choice, column_names, copy_of, require, shown
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.quality import Gate, gates_of
 from weir.dataflow.state import State
@@ -233,6 +233,15 @@ def name_of(stage: object) -> str:
     return name
 
 
+class Reuse(Enum):
+    """Whether a task takes what another one has made of the same, in any run of the dataflow, instead of computing."""
+
+    EQUAL = "equal"
+    """It takes a copy, where all that its rows are made of is known to be equal (docs/reuse.md)."""
+    NEVER = "never"
+    """It computes."""
+
+
 class StageKind(Enum):
     """The roles of stages."""
 
@@ -278,6 +287,8 @@ class Stage:
     whenever it does. `digest` is the rule by which a change of its rows is recognised. `state` is one or several of
     keyed_state(...), list_state(...) and broadcast_state(...): the function's argument of that name is a handle.
     `quality` is one or several of expectations(...), which check its rows before they are committed.
+    `reuse`, "equal" or "never", is that of the dataflow for this stage; with "equal" you vouch that its rows depend on
+    its inputs, its code and what it looks at of the epoch alone, and its code is not searched for anything else.
     """
 
     name: str
@@ -303,6 +314,8 @@ class Stage:
     """Of a source that goes on: the name that it had in earlier epochs, from whose position it goes on."""
     asset: str = field(default="", kw_only=True)
     """Of a source: the name or URI of the Airflow asset that its rows come from, for lineage: no row depends on it."""
+    reuse: Reuse | str | None = field(default=None, kw_only=True)
+    """Whether its task may take what another one has made of the same; "equal" vouches for what its code reads."""
     sql: InitVar[str | None] = field(default=None, kw_only=True)
 
     def __post_init__(self, sql: str | None) -> None:
@@ -313,6 +326,8 @@ class Stage:
             object.__setattr__(self, "function", _application_file(where, self.application, self.function))
         require(where, "state", self.state, (State, list, tuple), _STATES)
         require(where, "quality", self.quality, (Gate, list, tuple), _GATES)
+        if self.reuse is not None:
+            object.__setattr__(self, "reuse", choice(where, "reuse", self.reuse, Reuse))
         object.__setattr__(self, "inputs", _by_argument(self.name, self.inputs))
         object.__setattr__(self, "state", (self.state,) if isinstance(self.state, State) else tuple(self.state))
         object.__setattr__(self, "quality", gates_of(self.quality))
@@ -400,13 +415,15 @@ def source(
     goes_on: bool = False,
     moved_from: str = "",
     asset: str = "",
+    reuse: Reuse | str | None = None,
 ) -> Stage:
     """Declare a stage without inputs: `def flights(ctx, split) -> DataFrame`, with a session in `ctx.spark`.
 
     `options` are JSON values, without secrets, for the function that `resolve` names. With `goes_on` each epoch reads
     what has come since the epoch before: `resolve` finds in `ctx.previous` what that has read, and returns a
     `Resolved`. `moved_from` is the name that such a source had before it was renamed. `asset` is the name or URI of the
-    Airflow asset that its rows come from, for lineage.
+    Airflow asset that its rows come from, for lineage. With `reuse="equal"` you vouch that its rows depend on its split
+    and what it looks at of the epoch alone.
     """
     return Stage(
         name=name,
@@ -425,6 +442,7 @@ def source(
         goes_on=goes_on,
         moved_from=moved_from,
         asset=asset,
+        reuse=reuse,
     )
 
 

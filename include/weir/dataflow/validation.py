@@ -22,7 +22,7 @@ from weir.dataflow.arguments import problem_of, reference_for, shown
 from weir.dataflow.digest_rule import rule_problems
 from weir.dataflow.graph import find_cycle, group_reads, pipelined_groups, spark_conf, task_settings, topological_order
 from weir.dataflow.quality import Gate
-from weir.dataflow.stage import SKIP, Exchange, ExchangeKind, Stage, StageKind, TaskSettings, dataset_of
+from weir.dataflow.stage import SKIP, Exchange, ExchangeKind, Reuse, Stage, StageKind, TaskSettings, dataset_of
 from weir.dataflow.state import State, StateKind
 from weir.dataflow.state_rules import divided_problems, state_problems, type_problems, with_state_stages
 from weir.dataflow.targets import shared
@@ -196,6 +196,15 @@ def _application_problems(stage: Stage) -> Iterator[str]:
         yield Message("dataflow.application_keeps_state", states=stage.states[0].name)
 
 
+def _reuse_problems(stage: Stage) -> Iterator[str]:
+    if stage.reuse is not Reuse.EQUAL:
+        return
+    if stage.kind is StageKind.SOURCE and stage.resolve is None:
+        yield Message("dataflow.reuse_without_resolve")
+    elif stage.states or stage.application is not None or not stage.deterministic:
+        yield Message("dataflow.reuse_of_what_computes")
+
+
 def _kind_problems(stage: Stage) -> Iterator[str]:
     own = {state.name for state in stage.states}
     if stage.kind is StageKind.SOURCE and stage.exchanges.keys() - own:
@@ -208,6 +217,7 @@ def _kind_problems(stage: Stage) -> Iterator[str]:
         yield Message("dataflow.options_without_resolve")
     if stage.goes_on and stage.resolve is None:
         yield Message("dataflow.goes_on_without_resolve")
+    yield from _reuse_problems(stage)
     if stage.moved_from and not stage.goes_on:
         yield Message("dataflow.moved_without_going_on")
     if stage.moved_from == stage.name:

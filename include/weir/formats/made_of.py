@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, Final
 
+from weir.dataflow.stage import READY_MADE
 from weir.formats.manifest import RULE
 from weir.formats.region_job import RegionJob, StageToRun
 
@@ -26,9 +27,11 @@ def made_of(job: RegionJob, declared: Sequence[Mapping[str, Any]], digests: Dige
     """Return the key of all that a job's rows are made of, but for what its functions look at in their context.
 
     `declared` are the stages as their run is pinned to them. Empty where that is not known: rows of another rule than
-    that of their digest may have been read.
+    that of their digest may have been read, or what a source has read is known by its name, size and time only.
     """
     if job.code is None or any(RULE in digest for found in digests.values() for digest in found):
+        return ""
+    if not all(map(_is_known_by_content, job.stages)):
         return ""
     document = {
         "format": _FORMAT,
@@ -41,9 +44,31 @@ def made_of(job: RegionJob, declared: Sequence[Mapping[str, Any]], digests: Dige
     return _digest(document)
 
 
+_OF_CONTENT: Final = ("sha256", "ETag", "etag", "md5Hash", "content_md5")
+"""The marks of files that are of their content."""
+
+
+def _is_known_by_content(stage: StageToRun) -> bool:
+    """Report whether equal splits of a source mean equal rows; true of what is no source."""
+    if not stage.is_source or stage.is_vouched_for:
+        return True
+    reader = stage.function.removeprefix(READY_MADE)
+    if reader == "files:read":
+        return all(any(mark in file for mark in _OF_CONTENT) for file in stage.split["files"])
+    return reader in ("delta:read", "iceberg:read")  # their files are of one version of a table
+
+
+def _split(stage: StageToRun) -> Any:
+    """Return what of a split counts: not the sentence in which a ready-made source says what it reads."""
+    if not stage.function.startswith(READY_MADE):
+        return stage.split
+    return {key: value for key, value in stage.split.items() if key != "reads"}
+
+
 def _read(stage: StageToRun, digests: Digests) -> dict[str, object]:
     return {
         "stage": [stage.name, stage.subtask, stage.parallelism, stage.pipelined],
+        "split": _split(stage),
         "inputs": [
             {
                 "argument": read.argument,

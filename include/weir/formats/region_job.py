@@ -252,6 +252,8 @@ class StageToRun:
     is_persisted: bool = False
     checks: tuple[CheckToRun, ...] = ()
     application: ApplicationToRun | None = None
+    is_vouched_for: bool = False
+    """Who declared it says that its rows depend on its inputs or split, its code and what it looks at of the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,6 +51,8 @@ class StageChecks:
 
     checks: Mapping[str, tuple[CheckToRun, ...]]
     computed_anew: frozenset[str]
+    have_failed: bool = False
+    """Rows of this task have failed: it computes others, and takes none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +124,16 @@ def gates_of(services: Services, registered: Registered, state: RunState, reques
         checks = {stage.name: _checks(session, registered, stage, suites, why) for stage in stages}
         seen = {name for name, found in checks.items() if found} | written
         anew = (each.name for each in of_region) if failed else _after_other_rows(of_region, seen)
-        return StageChecks(checks, frozenset(anew))
+        return StageChecks(checks, frozenset(anew), have_failed=bool(failed))
 
 
 def with_gates(job: RegionJob, found: StageChecks) -> RegionJob:
     """Return the job with its checks."""
     stages = [replace(each, checks=found.checks.get(each.name, ())) for each in job.stages]
     return replace(
-        job, stages=tuple(replace(each, resume=None) if each.name in found.computed_anew else each for each in stages)
+        job,
+        stages=tuple(replace(each, resume=None) if each.name in found.computed_anew else each for each in stages),
+        take=None if found.have_failed else job.take,
     )
 
 

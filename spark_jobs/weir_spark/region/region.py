@@ -52,7 +52,7 @@ from weir_spark.region.sql import READ_FAILED, check_query, rows_of_query
 from weir_spark.region.temporary import Temporary
 from weir_spark.results import writer
 from weir_spark.results.reader import read_input
-from weir_spark.session import Log, active, configure, measured, packages
+from weir_spark.session import Log, active, configure, measured, packages, sql_settings
 from weir_spark.state.compaction import compact
 from weir_spark.state.keyed_state import KeyedState
 from weir_spark.state.operator_state import BroadcastState, ListState, write_operator_state
@@ -67,6 +67,8 @@ _IN_KEY = frozenset({"subtask", "parallelism", "parameters", "create_file"})
 
 _OF_WEIR = "weir_spark."
 """Functions of these modules read sources, and make no names."""
+
+_READS_FILES, _AS_LISTED = "weir_spark.sources.files:read", "weir_spark.sources.files:as_listed"
 
 
 def run(
@@ -122,6 +124,8 @@ class _Execution:
     """The handles of states, by name."""
     looked_at: set[str] = field(default_factory=set)
     """What functions have looked at in their context."""
+    vouched_for: set[str] = field(default_factory=set)
+    """What those have looked at that somebody vouches for: of them only what is of the epoch counts."""
     names: OwnNames = field(init=False)
     temporary: Temporary = field(init=False)
 
@@ -136,7 +140,7 @@ class _Execution:
             require_known_expectations(self.job)
             settings = configure(self.session, self.job.spark_conf)
             if self.job.made_of:
-                settings["python.packages"] = packages()
+                settings |= {"python.packages": packages(), "spark.sql": sql_settings(self.session)}
             self.imported.ship(self.session)
             for note in self.job.notes:
                 self.log(note)
@@ -154,7 +158,7 @@ class _Execution:
             return report
         taken = self._taken(settings)
         if taken is not None:
-            return replace(report, **taken)
+            return replace(report, **taken, checks=found + checks.taken(taken["outputs"]))
         copies = Copies(
             job=self.job, session=self.session, store=self.store, code=self.code, settings=settings, log=self.log
         )
@@ -189,11 +193,26 @@ class _Execution:
         """Return what functions have looked at in their context; None where another task may not take the results."""
         if not self.job.made_of or not self.looked_at <= {*self.job.context, *_IN_KEY}:
             return None
-        functions = [stage.function for stage in self.job.stages if stage.function]
-        told = told_by_time_or_chance(self.imported.archive.files, functions)
+        functions = [
+            stage.function
+            for stage in self.job.stages
+            if stage.function and not stage.is_vouched_for and not stage.function.startswith(_OF_WEIR)
+        ]
+        told = told_by_time_or_chance(self.imported.archive.files, functions) or self._changed_source()
         if told:
             self.log(f"no other task takes these results: {told}")
-        return None if told else tuple(sorted(self.looked_at & self.job.context.keys()))
+            return None
+        return tuple(sorted((self.looked_at | self.vouched_for) & self.job.context.keys()))
+
+    def _changed_source(self) -> str:
+        """Say which files of a source have changed since it began to read them; empty where none has."""
+        for stage in self.job.stages:
+            if stage.function == _READS_FILES:
+                try:
+                    load(_AS_LISTED, _owner(stage))(stage.split, self.look_ups.connection)
+                except WeirError as error:
+                    return str(error)
+        return ""
 
     def _results(self, copies: Copies) -> dict[str, DataFrame]:
         """Build the DataFrame of each stage that is needed; those used more than once are computed now, and once.
@@ -296,13 +315,16 @@ class _Execution:
             assert self.read_application is not None  # noqa: S101  other engines refuse it
             return self.read_application(_owner(stage), stage, self.job, self.session, self.store)
         inputs.update((read.argument, self._input(stage, read)) for read in stage.inputs)
+        looked_at = self.vouched_for if stage.is_vouched_for else self.looked_at
         if is_sql(stage.function):
             text, context = _sql(stage, self.imported), self._context(stage)
-            rows = rows_of_query(_owner(stage), stage.function, text, context, inputs, self.log, self.looked_at)
+            rows = rows_of_query(_owner(stage), stage.function, text, context, inputs, self.log, looked_at)
             return fixed(rows)
         function = load(stage.function, _owner(stage))
-        given = [observed(self._context(stage), self.looked_at), stage.split][: len(_positional(stage))]
-        if stage.function.startswith(_OF_WEIR):
+        is_of_weir = stage.function.startswith(_OF_WEIR)
+        context = self._context(stage) if is_of_weir else observed(self._context(stage), looked_at)
+        given = [context, stage.split][: len(_positional(stage))]
+        if is_of_weir:
             result = function(*given, **inputs)
             _ = result.schema  # Spark Connect would refuse it later, as a plan of another stage
             return result  # type: ignore[no-any-return, unused-ignore]  # a function gives Any

@@ -45,6 +45,20 @@ class RegionChecks:
                         found += check_restored(self.session, each, read.argument, log=self.log)
         return tuple(found)
 
+    def taken(self, outputs: Sequence[OutputReport]) -> tuple[CheckReport, ...]:
+        """Run the checks of outputs that another attempt has computed.
+
+        The rows of a stage that writes nothing are those of its sink.
+        """
+        written = {each.stage: each for each in outputs}
+        published = {
+            stage: read_output(self.session, written[sink.name], self.store)
+            for sink in self.job.stages
+            if not sink.function and sink.name in written
+            for stage in sink.pipelined.values()
+        }
+        return self.written(published, outputs, {})
+
     def written(
         self,
         results: Mapping[str, DataFrame],

@@ -106,7 +106,7 @@ def read(ctx: StageContext, split: dict[str, Any]) -> DataFrame:
     """Read the files of a split, each of which is as it was when the run listed it."""
     from weir_spark.sources.reading import rows_of  # noqa: PLC0415  resolvers of this package need no Spark
 
-    return rows_of(ctx.spark, {**_UNSAID, **split}, _unchanged(split, ctx.connection))
+    return rows_of(ctx.spark, {**_UNSAID, **split}, as_listed(split, ctx.connection))
 
 
 def _require_bytes(marks: Sequence[Mapping[str, Any]]) -> None:
@@ -124,7 +124,11 @@ def _require_whole(marks: Sequence[Mapping[str, Any]], reader: Mapping[str, str]
         raise Misconfigured.of("sources.file_too_large", large=large["path"], bytes=large["size"], most=_WHOLE_BYTES)
 
 
-def _unchanged(split: Mapping[str, Any], connections: Connections) -> list[str]:
+def as_listed(split: Mapping[str, Any], connections: Connections) -> list[str]:
+    """Return the paths of a split's files, which are as they were when the run listed them.
+
+    Raises Misconfigured if one has another content, Retryable if it is not there.
+    """
     files: Sequence[Mapping[str, Any]] = split["files"]
     if is_local(split["pattern"]):
         return [unchanged(each) for each in files]

@@ -1,16 +1,19 @@
 """A task takes what another one has made of the same, in any run, and computes where anything differs."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
 from tests.messages.kinds import of_kind
+from tests.weir.checking import NOT_NULL, UNIQUE, with_suites, write_suite
 from tests.weir.command_line import invoked, typed, use
 from tests.weir.small_dataflow import World, ladder
 
 from weir.dataflow import Dataflow
 from weir.errors import Fault, Misconfigured
-from weir.ledger.database.tables import AttemptRow, LeaseRow, ResultRow
+from weir.ledger.database.tables import AttemptRow, LeaseRow, QualityCheckRow, ResultRow
+from weir.restarts.strategy import FixedDelay
 from weir.testing.fakes.code import archive_of_edits
 
 SECOND, THIRD = "ladder@20130102T000000Z", "ladder@20130103T000000Z"
@@ -33,6 +36,19 @@ def apart():
     return Dataflow.from_json(
         {**record, "stages": [{**each, "function": functions[each["name"]]} for each in record["stages"]]}
     )
+
+
+def with_stages(changes):
+    """The dataflow in which stages are declared otherwise."""
+    record = apart().to_json()
+    return Dataflow.from_json(
+        {**record, "stages": [{**each, **changes.get(each["name"], {})} for each in record["stages"]]}
+    )
+
+
+def whole(ctx):
+    """What a source reads is the same in all epochs: this is its resolver."""
+    return ["all"] * ctx.parallelism
 
 
 def started(folder, flow):
@@ -133,9 +149,7 @@ def test_other_settings_are_computed(world, settings):
     ],
 )
 def test_what_may_differ_though_it_is_of_the_same_is_computed_each_day(tmp_path, stage, change):
-    record = apart().to_json()
-    stages = [{**each, **change} if each["name"] == stage else each for each in record["stages"]]
-    world = started(tmp_path, reusing(Dataflow.from_json({**record, "stages": stages})))
+    world = started(tmp_path, reusing(with_stages({stage: change})))
     of_it = set() if "digest" in change else {"totals"}
     assert next_day(world) == {*OF_SOURCES, *of_it, "report", "delays"}
 
@@ -251,3 +265,97 @@ def test_rows_that_are_suspected_are_computed(world, tmp_path, monkeypatch):
     world.airflow.deliver_clears()
     world.airflow.run_until_quiet()
     assert set(world.airflow.engine.computed) == {"routes"}
+
+
+def test_a_stage_that_never_takes_is_computed(tmp_path):
+    world = started(tmp_path, reusing(with_stages({"routes": {"reuse": "never"}})))
+    assert next_day(world) == {*OF_SOURCES, "routes"}
+
+
+def test_of_a_dataflow_that_takes_nothing_a_stage_may(tmp_path):
+    equal = {name: {"reuse": "equal"} for name in ("joined", "totals")}
+    world = started(tmp_path, reusing(with_stages(equal), reuse="never"))
+    assert next_day(world) == {*OF_SOURCES, *OTHERS} - {"joined", "totals"}
+
+
+def test_a_source_of_ones_own_is_taken_where_somebody_vouches_for_its_splits(tmp_path):
+    known = {"resolve": f"{__name__}:whole", "reuse": "equal"}
+    world = started(tmp_path, reusing(with_stages({"weather": known, "raw": known})))
+    assert next_day(world) == set()
+    world.deploy(clean=1)
+    assert next_day(world, 4) >= {"raw", "clean", "joined"}
+
+
+def test_a_source_with_other_splits_is_computed(tmp_path):
+    by_day = {"resolve": "weir.testing.fakes.engine:splits_by_day", "reuse": "equal"}
+    world = started(tmp_path, reusing(with_stages({"weather": by_day})))
+    assert next_day(world) == OF_SOURCES | OTHERS
+
+
+@pytest.mark.parametrize(
+    ("stage", "change", "kind"),
+    [
+        ("weather", {"reuse": "equal"}, "dataflow.reuse_without_resolve"),
+        ("totals", {"reuse": "equal", "deterministic": False}, "dataflow.reuse_of_what_computes"),
+        ("totals", {"reuse": "sometimes"}, "dataflow.choice_wrong"),
+    ],
+)
+def test_what_cannot_be_taken_is_not_declared_to_be(stage, change, kind):
+    stages = {each.name: each for each in ladder().stages}
+    with pytest.raises(Misconfigured, check=of_kind(kind)):
+        Dataflow("ladder", [*({**stages, stage: replace(stages[stage], **change)}).values()])
+
+
+def test_a_backfill_takes_what_it_can_also_of_runs_that_it_runs_again(world):
+    world.airflow.engine.computed.clear()
+    run_id = world.airflow.dag_run(3, kind="backfill")
+    world.airflow.run_until_quiet()
+    assert set(world.airflow.engine.computed) == OF_SOURCES
+    world.airflow.engine.computed.clear()
+    world.airflow.clear_run_by_hand(run_id)
+    world.airflow.run_until_quiet()
+    assert set(world.airflow.engine.computed) == OF_SOURCES
+    assert taken(world) == REGIONS
+
+
+GATED = {"totals": {"quality": [{"suite": "clean_rows", "policy": "retry", "when": "always"}]}}
+
+
+@pytest.fixture
+def gated(tmp_path):
+    flow = reusing(with_stages(GATED))
+    world = World(tmp_path, flow)
+    folder = with_suites(world)
+    write_suite(folder, "clean_rows", NOT_NULL)
+    world.deploy()
+    world.run_first(1, 2)
+    return world, folder
+
+
+def checks_of(world, run):
+    with world.ledger.transaction() as session:
+        rows = session.scalars(select(QualityCheckRow).where(QualityCheckRow.run == run).order_by(QualityCheckRow.id))
+        return [(row.subtask, row.outcome) for row in rows]
+
+
+def test_rows_that_are_taken_are_judged_by_the_newest_suite(gated):
+    world, folder = gated
+    assert next_day(world) == OF_SOURCES
+    assert checks_of(world, THIRD) == [(0, "same"), (1, "same")]
+    write_suite(folder, "clean_rows", NOT_NULL, UNIQUE)
+    assert next_day(world, 4) == OF_SOURCES
+    assert checks_of(world, "ladder@20130104T000000Z") == [(0, "passed"), (1, "passed")]
+
+
+def test_rows_that_were_taken_and_failed_are_computed_in_the_next_try(gated):
+    world, folder = gated
+    write_suite(folder, "clean_rows", NOT_NULL, UNIQUE)
+    engine = world.airflow.engine
+    engine.violated["totals"] = {UNIQUE}
+    engine.computed.clear()
+    world.airflow.strategy = FixedDelay(3, 1_000)
+    world.airflow.during = lambda _key: "totals" in engine.computed and engine.violated.clear()
+    world.run_days(3)
+    assert {row[1] for row in checks_of(world, THIRD)} == {"failed", "passed"}
+    assert set(world.airflow.states().values()) == {"success"}
+    assert set(engine.computed) == {*OF_SOURCES, "totals"}

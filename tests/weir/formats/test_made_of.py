@@ -109,6 +109,40 @@ def test_without_code_or_under_another_rule_it_is_not_known():
     assert key(digests={("b", "x"): ["1:aa:rule-f", "1:bb"]}) == ""
 
 
+def source(function, split, **more):
+    return key(function=function, split=split, is_source=True, inputs=(), digests={}, **more)
+
+
+FILE = {"path": "/data/planes.csv", "size": 7, "sha256": "ab"}
+
+
+def files(*marks, **more):
+    return source("weir_spark.sources.files:read", {"reads": "2 file(s)", "files": list(marks), **more})
+
+
+def test_a_source_is_known_by_the_content_of_its_files():
+    known = files(FILE)
+    assert known not in ("", files({**FILE, "sha256": "cd"}), files(FILE, FILE), files(FILE, reader={"header": "true"}))
+    assert files(FILE, reads="1 file, told otherwise") == known
+    etag = {"path": "s3://b/planes.csv", "size": 7, "ETag": "1"}
+    assert files(etag) not in ("", files({**etag, "ETag": "2"}))
+    by_time = {"path": "/data/planes.csv", "size": 7, "modified_ns": 1}
+    assert files(by_time) == files(FILE, by_time) == ""
+
+
+def test_a_version_of_a_table_is_known_and_what_a_database_had_is_not():
+    delta = "weir_spark.sources.delta:read"
+    assert source(delta, {"version": 1, "groups": []}) not in ("", source(delta, {"version": 2, "groups": []}))
+    assert source("weir_spark.sources.iceberg:read", {"snapshot": 1, "groups": []}) != ""
+    assert source("weir_spark.sources.jdbc:read", {"table": "planes"}) == ""
+
+
+def test_a_source_of_ones_own_is_known_by_its_split_where_somebody_vouches_for_it():
+    assert source("m:planes", {"path": "x"}) == ""
+    one, other = (source("m:planes", {"path": path}, is_vouched_for=True) for path in "xy")
+    assert "" != one != other
+
+
 def test_no_field_of_a_job_or_a_stage_is_forgotten():
     """A field that is added is to be in the key, or here."""
     known = {
@@ -125,10 +159,10 @@ def test_no_field_of_a_job_or_a_stage_is_forgotten():
     assert {each.name for each in fields(RegionJob)} - known == {
         *("subtask", "spark_conf", "stages", "parameters", "code"),
     }
-    of_declaration = {"function", "is_source", "split", "resolved", "digest", "keeps_state_of", "application"}
+    of_declaration = {"function", "is_source", "resolved", "digest", "keeps_state_of", "application", "is_vouched_for"}
     of_the_attempt = {"copy", "resume", "is_persisted", "checks"}
     assert {each.name for each in fields(StageToRun)} - of_declaration - of_the_attempt == {
-        *("name", "subtask", "parallelism", "pipelined", "inputs", "outputs"),
+        *("name", "subtask", "parallelism", "pipelined", "inputs", "outputs", "split"),
     }
     of_states = {"state", "restored"}
     assert {each.name for each in fields(InputToRead)} - of_states == {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from pathlib import Path
 
@@ -10,13 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import select
 from tests.builders.ledgers import new_ledger
+from tests.weir.checking import write_suite
 from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
 
 from weir.coordination.services import Services
-from weir.dataflow import Dataflow, Stage, blocking, sink, source
-from weir.ledger.database.tables import AttemptRow
+from weir.dataflow import Dataflow, Stage, blocking, expectations, files_source, pipelined, sink, source
+from weir.ledger.database.tables import AttemptRow, QualityCheckRow
 from weir.store.catalogue import published
-from weir_spark.session import packages
+from weir_spark.session import packages, sql_settings
 
 pytestmark = pytest.mark.spark
 
@@ -38,13 +40,15 @@ STAGES = {
     "today": (
         "import pyspark.sql.functions as F\n\ndef today(ctx, planes):\n    return planes.select(F.current_date())\n"
     ),
+    "named": "def named(ctx, codes):\n    return codes.where('maker < 2')\n",
     "miles": (
         "def miles(ctx, flights, planes):\n"
         "    return flights.join(planes, 'plane').groupBy('maker').sum('miles').toDF('maker', 'miles')\n"
     ),
 }
 OF_PLANES = ("dated", "whole", "asks", "today")
-SAME = {"makers", "known"}
+SAME = {"makers", "known", "codes", "vouched"}
+"""The first stages of the regions that take what the day before has made."""
 
 
 def miles_of(day):
@@ -56,29 +60,58 @@ def miles_of(day):
     return found
 
 
+class Modules:
+    """The modules of the stages, each of which has one of its own, and the file that one of them reads."""
+
+    def __init__(self, folder, file):
+        self.file = file
+        names = {name: f"{name}_{uuid.uuid4().hex[:12]}" for name in STAGES}
+        self.files = {name: folder / f"{module}.py" for name, module in names.items()}
+        self.at = {name: f"{module}:{name}" for name, module in names.items()}
+        for name, text in STAGES.items():
+            self.files[name].write_text(text)
+
+    def of_file(self):
+        """A ready-made source and a stage that is checked, in one task."""
+        yield files_source("codes", str(self.file), format="csv", schema="maker INT, name STRING")
+        yield Stage("named", self.at["named"], [pipelined("codes")], quality=expectations("named"))
+        yield sink("named", "named_out")
+
+    def of_shop(self):
+        """Sources and stages of one's own."""
+        at = self.at
+        yield from (source(name, at[name]) for name in ("planes", "flights"))
+        yield Stage("makers", at["makers"], [blocking("planes", by="maker")], parallelism=2)
+        yield Stage("known", at["known"], [blocking("makers")])
+        yield from (Stage(name, at[name], [blocking("planes")]) for name in OF_PLANES)
+        yield Stage("vouched", at["asks"], [blocking("planes")], reuse="equal")
+        yield Stage("vouched_dated", at["dated"], [blocking("planes")], reuse="equal")
+        of_both = [blocking("flights", by="plane"), blocking("planes", by="plane")]
+        yield Stage("miles", at["miles"], of_both, parallelism=2)
+        yield from (sink(name, f"{name}_out") for name in ("known", "miles", "vouched", "vouched_dated", *OF_PLANES))
+
+
 @pytest.fixture
-def airflow(server, store, tmp_path, pipeline):
-    """A fake Airflow with one dataflow, whose stages have a module each, and real Spark."""
-    folder = tmp_path / "modules"
-    names = {name: f"{name}_{uuid.uuid4().hex[:12]}" for name in STAGES}
+def modules(tmp_path, pipeline):
+    (tmp_path / "codes.csv").write_text("0,Boeing\n1,Airbus\n2,Cessna\n")
+    write_suite(tmp_path / "suites", "named", ("expect_table_row_count_to_equal", {"kwargs": {"value": 2}}))
     pipeline("")
-    for name, text in STAGES.items():
-        (folder / f"{names[name]}.py").write_text(text)
-    at = {name: f"{module}:{name}" for name, module in names.items()}
-    stages = [
-        *(source(name, at[name]) for name in ("planes", "flights")),
-        Stage("makers", at["makers"], [blocking("planes", by="maker")], parallelism=2),
-        Stage("known", at["known"], [blocking("makers")]),
-        *(Stage(name, at[name], [blocking("planes")]) for name in OF_PLANES),
-        Stage("miles", at["miles"], [blocking("flights", by="plane"), blocking("planes", by="plane")], parallelism=2),
-        *(sink(name, f"{name}_out") for name in ("known", "miles", *OF_PLANES)),
-    ]
+    return Modules(tmp_path / "modules", tmp_path / "codes.csv")
+
+
+@pytest.fixture
+def deployed(server, store, tmp_path, modules):
+    """Answers a fake Airflow with a dataflow of the stages that are given, and real Spark."""
     ledger = new_ledger(tmp_path / "ledger.db")
-    services = Services(ledger=ledger, store=store, now=lambda: found.time)
-    flow = Dataflow("shop", stages, reuse="equal", keep="30 days")
-    found = AirflowWithCode(services, OnSpark(server.url, store), flow)
-    found.files = {name: folder / f"{module}.py" for name, module in names.items()}
-    yield found
+
+    def deploy(*stages):
+        services = Services(ledger=ledger, store=store, now=lambda: found.time, expectations=str(tmp_path / "suites"))
+        flow = Dataflow("shop", stages, reuse="equal", keep="30 days")
+        found = AirflowWithCode(services, OnSpark(server.url, store), flow)
+        found.files = modules.files
+        return found
+
+    yield deploy
     ledger.close()
 
 
@@ -117,7 +150,8 @@ def rows(airflow, name, day):
     return sorted((tuple(row.values()) for file in files for row in pq.read_table(file).to_pylist()), key=str)
 
 
-def test_only_what_is_made_of_the_same_is_taken_and_all_rows_are_right(airflow, monkeypatch):
+def test_only_what_is_made_of_the_same_is_taken_and_all_rows_are_right(deployed, modules, monkeypatch):
+    airflow = deployed(*modules.of_file(), *modules.of_shop())
     run(airflow, 1, 2)
     edit(airflow, "makers", "def", "# a comment\ndef")
     run(airflow, 3)
@@ -126,30 +160,72 @@ def test_only_what_is_made_of_the_same_is_taken_and_all_rows_are_right(airflow, 
         miles = rows(airflow, "miles", day)
         assert {of: sum(each for maker, each in miles if maker == of) for of, _ in miles} == miles_of(day)
         assert rows(airflow, "known", day) == [(0, 7), (1, 7)]
-        assert {epoch for _, epoch in rows(airflow, "dated", day)} == {f"201301{day:02d}T000000Z"}
+        for dated in ("dated", "vouched_dated"):
+            assert {epoch for _, epoch in rows(airflow, dated, day)} == {f"201301{day:02d}T000000Z"}
     edit(airflow, "known", "> 6", "> 0")
     run(airflow, 4)
-    assert taken(airflow, 4) == {"makers"}
+    assert taken(airflow, 4) == SAME - {"known"}
     assert rows(airflow, "known", 4) == [(0, 7), (1, 7), (2, 6)]
     monkeypatch.setattr("weir_spark.region.region.packages", lambda: "upgraded")
     run(airflow, 5)
     assert taken(airflow, 5) == set()
     edit(airflow, "planes", "id % 3", "id % 2")
     run(airflow, 6)
-    assert taken(airflow, 6) == set()
+    assert taken(airflow, 6) == {"codes"}
     assert rows(airflow, "known", 6) == [(0, 10), (1, 10)]
 
 
-def test_a_file_that_was_damaged_is_not_taken_and_nothing_of_it_is_left(airflow):
+def test_a_file_that_was_damaged_is_not_taken_and_nothing_of_it_is_left(deployed, modules):
+    airflow = deployed(*modules.of_shop())
     run(airflow, 1, 2)
     *_, file = files_of(airflow, "known", 2)
     data = bytearray(file.read_bytes())
     data[10] ^= 1
     file.write_bytes(data)
     run(airflow, 3)
-    assert taken(airflow, 3) == {"makers"}
+    assert taken(airflow, 3) == SAME - {"codes", "known"}
     there = files_of(airflow, "known", 3)
     manifest = json.loads((there[0].parent / "manifest.json").read_text())
     assert {each.name for each in there} == {each["name"] for each in manifest["files"]}
     assert manifest["session"]["python.packages"] == packages()
     assert rows(airflow, "known", 3) == [(0, 7), (1, 7)]
+
+
+def test_a_file_that_was_rewritten_with_its_name_size_and_time_gives_new_rows(deployed, modules):
+    airflow = deployed(*modules.of_file())
+    run(airflow, 1, 2)
+    file = modules.file
+    before = file.stat()
+    file.write_text(file.read_text().replace("Boeing", "Boning"))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (file.stat().st_size, file.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    run(airflow, 3)
+    assert taken(airflow, 3) == set()
+    assert rows(airflow, "named", 3) == [(0, "Boning"), (1, "Airbus")]
+    run(airflow, 4)
+    assert taken(airflow, 4) == {"codes"}
+    assert rows(airflow, "named", 4) == [(0, "Boning"), (1, "Airbus")]
+
+
+def test_rows_that_are_taken_are_checked_as_they_lie_by_a_suite_that_is_newer(deployed, modules, tmp_path):
+    airflow = deployed(*modules.of_file())
+    run(airflow, 1, 2)
+    write_suite(tmp_path / "suites", "named", ("expect_table_row_count_to_equal", {"kwargs": {"value": 3}}))
+    airflow.dag_run(3)
+    airflow.run_until_quiet()
+    failed = {key.task_id for key, task in airflow.tasks.items() if task.state == "failed"}
+    assert {each.partition("-")[0] for each in failed} == {"codes"}
+    with airflow.services.ledger.transaction() as session:
+        (row,) = session.scalars(select(QualityCheckRow).where(QualityCheckRow.run.endswith("03T000000Z")))
+        assert [each["observed"] for each in row.results] == [2]
+
+
+def test_another_setting_of_the_server_is_another_session(spark):
+    before = sql_settings(spark)
+    assert sql_settings(spark) == before
+    spark.conf.set("spark.sql.mapKeyDedupPolicy", "LAST_WIN")
+    try:
+        assert sql_settings(spark) != before
+    finally:
+        spark.conf.unset("spark.sql.mapKeyDedupPolicy")
+    assert sql_settings(spark) == before

@@ -170,16 +170,16 @@ def test_objects_of_s3_are_known_by_their_tags():
         stage = files_source("orders", f"s3://{bucket}/in/*.csv", conn_id="lake", **CSV)
         (split,) = resolved(stage, lake)
         assert [each["path"] for each in split["files"]] == [f"s3://{bucket}/in/{name}.csv" for name in ("a", "b")]
-        assert files._unchanged(split, lambda _conn_id: lake) == [each["path"] for each in split["files"]]
+        assert files.as_listed(split, lambda _conn_id: lake) == [each["path"] for each in split["files"]]
         client.put_object(Bucket=bucket, Key="in/c.csv", Body=b"3,z")
-        assert len(files._unchanged(split, lambda _conn_id: lake)) == 2
+        assert len(files.as_listed(split, lambda _conn_id: lake)) == 2
         client.put_object(Bucket=bucket, Key="in/a.csv", Body=b"1,y")
         said = r"in/a\.csv has changed since this run listed it: expected .*ETag.*`weir run adopt RUN`"
         with pytest.raises(Misconfigured, match=said):
-            files._unchanged(split, lambda _conn_id: lake)
+            files.as_listed(split, lambda _conn_id: lake)
         client.delete_object(Bucket=bucket, Key="in/a.csv")
         with pytest.raises(Retryable, check=of_kind("sources.file_gone")):
-            files._unchanged(split, lambda _conn_id: lake)
+            files.as_listed(split, lambda _conn_id: lake)
 
 
 @pytest.mark.spark

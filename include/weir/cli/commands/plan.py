@@ -21,7 +21,6 @@ from weir.code.archive import Archive
 from weir.code.generation_rules import RepairCode
 from weir.coordination.airflow import ClearAnswer
 from weir.coordination.services import Services
-from weir.dataflow.dataflow import Reuse
 from weir.environment import opened_services
 from weir.errors import Misconfigured
 from weir.execution.airflow_words import NOT_IN_AIRFLOW
@@ -196,9 +195,9 @@ def clear(
         deployed = None if changed is None else partial(_code_in, changed)
         plans = plans_of_clear(services, name, tasks or (), first, last, code, deployed)
         freed = freed_runs(services, name, first, last)
-        never = next((each for each in plans if each.answer.run.dataflow.reuse is Reuse.NEVER), None)
+        never = next((each.answer.run for each in plans if not each.answer.run.dataflow.reuses_any), None)
         if reuse and never is not None:
-            raise Misconfigured.of("cli.nothing_reused", run=never.answer.run.id)
+            raise Misconfigured.of("cli.nothing_reused", run=never.id)
         if freed and (tasks or code is not None or changed is not None):
             raise Misconfigured.of("cli.clear_of_freed_run", run=freed[0].id)
         if as_json:
