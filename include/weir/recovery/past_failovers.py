@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from weir.coordination.values import ClearOutcome
 from weir.execution.failure_words import cause_in_short
 from weir.execution.run_state import DONE, AttemptState
+from weir.ledger.attempts import taken_from
 from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow, PublicationRow
 from weir.ledger.results import NotDeterministic, findings_of
 from weir.recovery.failovers import FailoverKind, costs_of_attempts
@@ -39,7 +40,8 @@ class PastFailover:
     """A failover of the task that has failed, its plan, the recomputed results of its clears, and which of them differ.
 
     `incident` is the first failover of the incident. `spared` is the number of regions of the run that have not run
-    again because of it; `is_over` says that all that it has cleared has ended, so that `recomputed` is all.
+    again because of it; `is_over` says that all that it has cleared has ended, so that `recomputed` is all. `taken` are
+    those of its tasks that have computed nothing, and the attempts whose results they have taken.
     """
 
     id: int
@@ -53,6 +55,7 @@ class PastFailover:
     labels: Mapping[str, str]
     plan: Plan
     recomputed: Total
+    taken: Mapping[str, str]
     spared: int
     is_over: bool
     not_deterministic: tuple[NotDeterministic, ...]
@@ -75,11 +78,13 @@ def told(session: Session, failovers: Sequence[PastFailover]) -> str:
     first = of_incident[0]
     newest = session.scalar(select(func.max(PublicationRow.published_at)).where(PublicationRow.run == last.run))
     has_changed = newest is not None and newest > first.decided_at
+    taken = sum(len(each.taken) for each in of_incident)
+    of_which = f" ({taken} took what another had made of the same)" if taken else ""
     spared, after = last.spared, "a new version was published" if has_changed else "what is published did not change"
     return (
         f"{_HAPPENED[first.kind]} at {first.decided_at:%H:%M} UTC on {first.decided_at:%Y-%m-%d}: "
         f"{cause_in_short(first.cause).removesuffix('.')}. "
-        f"{tasks_counted(sum(each.recomputed.regions for each in of_incident))} ran again, {spared} "
+        f"{tasks_counted(sum(each.recomputed.regions for each in of_incident))} ran again{of_which}, {spared} "
         f"{'was' if spared == 1 else 'were'} spared; {after}."
     )
 
@@ -112,6 +117,7 @@ def past_failover(session: Session, row: FailoverRow) -> PastFailover:
         labels=row.labels or {},
         plan=plan,
         recomputed=recomputed,
+        taken={f"{each.region}[{each.subtask}]": taken_from(each) for each in caused if taken_from(each)},
         spared=spared,
         is_over=is_over,
         not_deterministic=differing,

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services
 from weir.execution.partition_state import PartitionState, StateEntry
 from weir.execution.run_state import CLOSE, AttemptState, RunState
-from weir.ledger.attempts import name_of_try
+from weir.ledger.attempts import name_of_try, taken_from
 from weir.ledger.database.columns import taken
 from weir.ledger.database.tables import (
     AttemptRow,
@@ -60,8 +60,9 @@ class ResultView:
     """One result partition of one attempt; `is_valid` is None unless it is current, `invalid_because` unless it is not.
 
     `since` and `reason` are of its state, `kept` is why it is retained, or will be released next, where that was asked.
-    `versions` are those of code, `code`, `archive` and `generation` what its attempt ran. `read_now_by` are the holders
-    of leases on it; `published` are the versions that it is part of.
+    `versions` are those of code, `code`, `archive` and `generation` what its attempt ran; `taken_from` is the attempt
+    of which that has taken a copy. `read_now_by` are the holders of leases on it; `published` are the versions that it
+    is part of.
     """
 
     subtask: int
@@ -87,6 +88,7 @@ class ResultView:
     archive: str | None
     generation: int | None
     versions: list[str] | None
+    taken_from: str | None
     consumers: tuple[Consumer, ...]
     read_now_by: tuple[str, ...]
     published: tuple[str, ...]
@@ -263,6 +265,7 @@ class _Known:
             code=attempt.code,
             archive=attempt.archive,
             generation=attempt.generation,
+            taken_from=taken_from(attempt) or None,
             consumers=tuple(self._consumers[row.stage, row.layout, row.subtask, row.attempt]),
             read_now_by=tuple(dict.fromkeys(self._readers[row.id])),
             published=tuple(self._versions[row.folder]),

@@ -13,6 +13,8 @@ from tests.weir.small_dataflow import World, ladder
 from weir.dataflow import Dataflow
 from weir.errors import Fault, Misconfigured
 from weir.ledger.database.tables import AttemptRow, LeaseRow, QualityCheckRow, ResultRow
+from weir.recovery.past_failovers import failovers_of_run
+from weir.recovery.past_failovers import told as told_of
 from weir.restarts.strategy import FixedDelay
 from weir.testing.fakes.code import archive_of_edits
 
@@ -179,7 +181,7 @@ def test_a_persons_clear_computes(world):
     assert taken(world) == set()
 
 
-def test_a_lost_result_is_taken_again_where_another_run_has_an_equal_one(world):
+def test_a_lost_result_is_taken_again_where_another_run_has_an_equal_one(world, monkeypatch):
     next_day(world)
     world.airflow.engine.computed.clear()
     world.store.delete_folder(results(world, THIRD)["joined", 1, "plain"].folder)
@@ -187,6 +189,16 @@ def test_a_lost_result_is_taken_again_where_another_run_has_an_equal_one(world):
     world.airflow.run_until_quiet()
     assert set(world.airflow.engine.computed) == {"totals"}
     assert "joined[1]" in taken(world)
+    made = results(world, SECOND)["joined", 1, "plain"].attempt
+    use(monkeypatch, world.folder)
+    (failover,) = json.loads(typed("failovers", THIRD, "--json"))["failovers"]
+    assert failover["taken"] == {"joined[1]": made}
+    told = f"taken, not computed: a copy of what attempt {made} has made of the same"
+    assert f"joined[1]: {told}" in typed("failovers", THIRD)
+    assert told in typed("results", THIRD, "--stage", "joined")
+    with world.ledger.transaction() as session:
+        sentence = told_of(session, failovers_of_run(session, THIRD))
+    assert "One task ran again (1 took what another had made of the same), " in sentence
 
 
 @pytest.mark.parametrize("fault", ["gone", "damaged"])

@@ -150,5 +150,7 @@ def _print_failover(failover: PastFailover) -> None:
     print_line(f"  spared: {failover.spared} region(s)")
     so_far = "" if failover.is_over else " so far"
     print_line(f"  recomputed{so_far}: {amount(failover.recomputed)}; a full restart: {amount(plan.full_restart())}")
+    for task, attempt in failover.taken.items():
+        print_line(f"  {task}: taken, not computed: a copy of what attempt {attempt} has made of the same")
     for differing in failover.not_deterministic:
         print_line(f"  not deterministic: {differing}. Usual causes: {failover.usual_causes}")

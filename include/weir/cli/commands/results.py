@@ -138,6 +138,8 @@ def _story(result: ResultView) -> list[tuple[datetime, str]]:
 
 
 def _details(run: str, result: ResultView) -> Iterable[str]:
+    if result.taken_from:
+        yield f"taken, not computed: a copy of what attempt {result.taken_from} has made of the same"
     if result.consumers:
         yield f"read by {first_few([_reader(each, run) for each in result.consumers], _SHOWN_CONSUMERS)}"
     if result.published:
