@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from weir.code.version import modules_reached
+from weir.code.version import code_reached
 
 _NAMES: Final = frozenset(
     {
@@ -40,7 +40,7 @@ def told_by_time_or_chance(files: Mapping[str, bytes], functions: Iterable[str])
     `files` are those of their archive. Empty where none is found.
     """
     named = list(functions)
-    reached = modules_reached(files, named)
+    reached = code_reached(files, named)
     if reached is None:
         return "what their code imports cannot be followed"
     found = [(module, name) for module, tree in sorted(reached.items()) for name in _named_in(tree)]

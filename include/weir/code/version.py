@@ -1,9 +1,9 @@
 """Derives the code version of a task from the files of an archive.
 
-Invariant: equal versions have equal syntax in all that the task's functions can reach by imports, equal SQL files and
-applications, and equal other files beside. Comments, docstrings, formatting and modules that are not reached do not
-count, nor does the Python version that reads them. Where the imports of a module cannot be followed, the version is
-that of the whole archive.
+Invariant: equal versions have equal syntax in all that the task's functions can reach by imports and names, equal SQL
+files and applications, and equal other files beside. Comments, docstrings, formatting, and modules and definitions that
+are not reached do not count, nor does the Python version that reads them. Where the imports of a module cannot be
+followed, the version is that of the whole archive.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Final
 
 from weir.code.application_rules import is_application, is_stored_application, name_in_archive
 from weir.code.data_beside import data_beside
+from weir.code.definitions import base_of, needed
 from weir.code.sql_rules import version_of
 from weir.code.syntax import parsed
 
@@ -47,7 +48,7 @@ def code_version(files: Mapping[str, bytes], functions: Iterable[str]) -> str:
     `files` are the files of its archive, by their names there, such as "pipelines/trips.py".
     """
     modules, named = _modules(files), list(functions)
-    trees = modules_reached(files, named)
+    trees = code_reached(files, named)
     if trees is None:
         return f"{_WHOLE}{_digest_of_files(files)}"
     reached = {name: _digest("".join(_canonical(tree)).encode()) for name, tree in trees.items()}
@@ -58,12 +59,23 @@ def code_version(files: Mapping[str, bytes], functions: Iterable[str]) -> str:
     return f"{_PREFIX}{_digest(repr(content).encode())}"
 
 
-def modules_reached(files: Mapping[str, bytes], functions: Iterable[str]) -> dict[str, ast.Module] | None:
-    """Return the modules that functions reach by imports, with their syntax; None where that cannot be followed."""
+def code_reached(files: Mapping[str, bytes], functions: Iterable[str]) -> dict[str, ast.Module] | None:
+    """Return the modules that functions reach by imports, with what they need of them; None if it can't be followed."""
     modules = _modules(files)
+    named = [each.partition(":") for each in functions if not name_in_archive(each)]
+    trees = _modules_reached(files, modules, [module for module, _, _ in named])
+    if trees is None:
+        return None
+    packages = [name for name in trees if modules[name].endswith("__init__.py")]
+    return needed(trees, packages, [(module, name.partition(".")[0]) for module, _, name in named])
+
+
+def _modules_reached(
+    files: Mapping[str, bytes], modules: Mapping[str, str], first: Iterable[str]
+) -> dict[str, ast.Module] | None:
+    """Return the modules that some reach by imports, with their syntax; None where that cannot be followed."""
     reached: dict[str, ast.Module] = {}
-    of_modules = (each.partition(":")[0] for each in functions if not name_in_archive(each))
-    waiting = [part for each in of_modules for part in _with_parents(each)]
+    waiting = [part for each in first for part in _with_parents(each)]
     while waiting:
         name = waiting.pop()
         if name in reached or name not in modules:
@@ -149,19 +161,10 @@ def _imported(tree: ast.Module, module: str, *, is_package: bool, modules: Mappi
             for alias in node.names:
                 yield from _with_parents(alias.name)
         elif isinstance(node, ast.ImportFrom):
-            base = _base(node, module, is_package=is_package)
+            base = base_of(node, module, is_package=is_package)
             yield from _with_parents(base)
             for alias in node.names:
                 yield from (f"{base}.{alias.name}",) if alias.name != "*" else _below(base, modules)
-
-
-def _base(node: ast.ImportFrom, module: str, *, is_package: bool) -> str:
-    """Return the absolute name of the module that an import is from."""
-    if not node.level:
-        return node.module or ""
-    parts = module.split(".") if is_package else module.split(".")[:-1]
-    parts = parts[: len(parts) - node.level + 1]
-    return ".".join([*parts, *([node.module] if node.module else [])])
 
 
 def _below(package: str, modules: Mapping[str, str]) -> Iterator[str]:

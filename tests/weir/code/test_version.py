@@ -42,10 +42,22 @@ def version(changes=(), functions=TASK):
         {"pipelines/trips.py": TRIPS.replace(b"rows):\n", b'rows):\n    """Say what it does."""\n')},
         {"pipelines/weather.py": b"def rain(ctx):\n    return 2\n"},
         {"pipelines/shared/other.py": b"X = 2\n"},
+        {"pipelines/units.py": b"METRE = 1.0\n"},
+        {"pipelines/trips.py": TRIPS + b"\n\ndef others(ctx):\n    return 1\n"},
         {"pipelines/new.py": b"Z = 1\n"},
         {"unrelated/jobs.py": b"Y = 2\n", "unrelated/notes.txt": b"other"},
     ],
-    ids=["layout", "docstring", "docstring of a function", "pipeline", "module beside", "new module", "package"],
+    ids=[
+        "layout",
+        "docstring",
+        "docstring of a function",
+        "pipeline",
+        "module beside",
+        "new module",
+        "package",
+        "unused",
+        "beside",
+    ],
 )
 def test_what_is_not_reached_and_what_does_not_run_is_no_other_code(changes):
     assert version(changes) == version()
@@ -56,7 +68,8 @@ def test_what_is_not_reached_and_what_does_not_run_is_no_other_code(changes):
     [
         {"pipelines/trips.py": TRIPS.replace(b">", b">=")},
         {"pipelines/money.py": b"CENT = 101\n"},
-        {"pipelines/units.py": b"METRE = 1.0\n"},
+        {"pipelines/money.py": b"CENT = 100.0\n"},
+        {"pipelines/units.py": b"METRE = float(1)\n"},
         {"pipelines/__init__.py": b"import logging\n"},
         {"pipelines/sql/totals.sql": b"SELECT 2"},
         {"pipelines/sql/more.sql": b""},
@@ -67,6 +80,7 @@ def test_what_is_not_reached_and_what_does_not_run_is_no_other_code(changes):
         "function",
         "two imports away",
         "type of a constant",
+        "call when it is imported",
         "package",
         "SQL",
         "new SQL",
@@ -91,7 +105,7 @@ def test_what_the_functions_reach_is_other_code(changes):
 )
 def test_each_way_to_import_is_followed(text, reached):
     task = {"pipelines/trips.py": text}
-    assert version({**task, reached: b"CHANGED = 1\n"}) != version(task)
+    assert version({**task, reached: b"print(1)\n"}) != version(task)
 
 
 @pytest.mark.parametrize(
