@@ -1,24 +1,35 @@
 """`weir code`: the versions of code that have computed results, what differs between them, and which count as equal.
 
-Invariant: only `same` changes anything.
+And what a change of code would run again. Invariant: only `same`, and `plan` with --apply, change anything.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 
+from weir.cli.airflow_api import cleared_as_planned
+from weir.cli.code_plan_report import print_code_plan
 from weir.cli.default_command import with_default
-from weir.cli.documents import AsJson, Listing, OnlyDataflow
+from weir.cli.documents import AsJson, Listing, OnlyDataflow, print_document
 from weir.cli.tables import key, number, print_line, value
 from weir.code.generation_rules import short
 from weir.coordination.read_leases import user_name
 from weir.environment import opened_services
+from weir.errors import Misconfigured
 from weir.recovery.versions import EqualVersions, declare_equal
+from weir.trials.declared import code_below
 from weir.views.code import declared_equal, difference, versions_of_tasks
+from weir.views.code_plan import CodePlan, code_plan, compared_with
 
+EXIT_DIFFERS: Final = 1
+"""That of diff: 2 is an error."""
+
+_DAGS = Path("dags")
 _VERSIONS = "versions"
 _ARCHIVE = 16
 """The number of characters by which a table names an archive."""
@@ -64,6 +75,79 @@ def diff(
         Console(stderr=True).print("Their sources are equal.")
     for line in lines:
         print_line(line)
+
+
+@code_app.command()
+def plan(
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="DAG", help="A DAG file, or a folder of them: by default, dags.", show_default=False),
+    ] = _DAGS,
+    dataflow: Annotated[str | None, typer.Option(help="Only this dataflow of it.", show_default=False)] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH|REVISION|ARCHIVE",
+            help="Compare with other code than that of the results: a DAG file or folder of another checkout, a "
+            "revision in git, or a version or an archive.",
+            show_default=False,
+        ),
+    ] = None,
+    first: Annotated[str | None, typer.Option("--from", help="The first epoch, or the day of it.")] = None,
+    last: Annotated[str | None, typer.Option("--to", help="The last epoch, or the day of it.")] = None,
+    reuse: Annotated[
+        bool,
+        typer.Option(
+            "--reuse",
+            help='They take what others have made of the same, in a dataflow with reuse="equal"; else they compute.',
+        ),
+    ] = False,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Re-run what is shown, the oldest epoch first; with --from or --to.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show which results other code has made than that of a DAG file, what differs, and what re-running them costs.
+
+    Exits with 1 if anything would run again; with --against, which needs no ledger, if any stage differs.
+    """
+    if against is not None:
+        if first or last or reuse or apply:
+            raise Misconfigured.of("cli.compared_code_is_not_run", against=against)
+        plans = compared_with(path, against, dataflow)
+        _print_plans(plans, as_json=as_json)
+        raise typer.Exit(EXIT_DIFFERS if any(each.would_rerun for each in plans) else 0)
+    if apply and not first and not last:
+        raise Misconfigured.of("cli.apply_to_which_epochs")
+    declared = code_below(path, dataflow)
+    with opened_services() as services:
+        plans = [code_plan(services, each, first, last, by_weir=reuse) for each in declared]
+        _print_plans(plans, as_json=as_json)
+        some = [each for each in plans if each.clears.plans]
+        never = next((each for each in some if not each.can_reuse), None)
+        if reuse and never is not None:
+            raise Misconfigured.of("cli.nothing_reused", run=never.clears.plans[-1].answer.run.id)
+        for each in some if apply else ():
+            done = cleared_as_planned(services, each.clears.plans, (), each.clears.code, "weir code plan")
+            print_line(done, Console(stderr=as_json))
+    if some and not apply:
+        print_line(_not_yet(some), Console(stderr=as_json))
+        raise typer.Exit(EXIT_DIFFERS)
+
+
+def _print_plans(plans: Sequence[CodePlan], *, as_json: bool) -> None:
+    if as_json:
+        print_document(dataflows=[each.fields() for each in plans])
+    for each in () if as_json else plans:
+        print_code_plan(each)
+
+
+def _not_yet(plans: Sequence[CodePlan]) -> str:
+    clears = [each for plan in plans for each in plan.clears.plans]
+    return (
+        f"Nothing is cleared. With --apply, {sum(len(each.regions) for each in clears)} task instance(s) of "
+        f"{len(clears)} run(s) are, and run what is deployed then: deploy this code first."
+    )
 
 
 @code_app.command()
