@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from weir.cli.plan_report import amount, cost_cells
-from weir.cli.tables import key, number, print_cells, print_line, print_some, text
+from weir.cli.tables import at, key, number, print_cells, print_line, print_some, text
 from weir.code.generation_rules import short
+from weir.ledger.code import KeptCode
 from weir.views.code_plan import Change, CodePlan, FieldDifference, OtherResults, Part, StageDifference
 from weir.wording import first_few, shortened
 
@@ -64,7 +65,8 @@ def _headline(plan: CodePlan) -> str:
         return f"{what}: no run of it has begun, so that nothing would run again."
     if plan.clears.plans:
         return f"{what}: other code has made results of {len(plan.clears.plans)} of {plan.runs} run(s)."
-    return f"{what}: all results of {plan.runs} run(s) were made by this code, or by code that is equal."
+    stay = ", or stay as they are" if plan.kept or plan.left else ""
+    return f"{what}: all results of {plan.runs} run(s) were made by this code, or by code that is equal{stay}."
 
 
 def _print_stages(change: Change, stages: list[StageDifference]) -> None:
@@ -112,8 +114,18 @@ def _print_results(plan: CodePlan) -> None:
         print_line(
             f"Without a declaration, so that nothing is known of their code: {first_few(plan.freed, _MOST_NAMES)}."
         )
+    for each in plan.kept:
+        print_line(kept_as_they_are(each))
     for line in _cost(plan) if plan.clears.plans else ():
         print_line(line)
+
+
+def kept_as_they_are(each: KeptCode) -> str:
+    """Say which results stay, in a line."""
+    return (
+        f"{each.task}: what {short(each.version)} has made of {each.first} to {each.last} stays while its code is "
+        f"{short(each.current)}, as {each.kept_by} declared on {at(each.kept_at)}."
+    )
 
 
 def _cells(each: OtherResults) -> tuple[str, ...]:

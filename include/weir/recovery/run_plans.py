@@ -15,7 +15,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
@@ -29,7 +29,7 @@ from weir.coordination.services import Services
 from weir.errors import Misconfigured
 from weir.execution.run_state import CLOSE
 from weir.ledger.clears import task_of
-from weir.ledger.code import functions_of
+from weir.ledger.code import KeptCode, enter_kept, functions_of, kept_code
 from weir.ledger.database.tables import DataflowRow, ResultRow, RunRow
 from weir.ledger.names import as_digits, as_epoch, require_dataflow
 from weir.ledger.runs import Run, dataflow_of, named_run, run_by_id, run_if_known, runs_of
@@ -38,7 +38,7 @@ from weir.recovery.questions import Answer, Question, apply_answer, ask, regions
 from weir.recovery.rules.plan import WITH_CODE, Plan, StepKind
 from weir.recovery.rules.standing import Stand, Standing, TaskFacts
 from weir.recovery.standing import Asked, clear_stopped, standing_to_tell, unknown_standings
-from weir.topology.ids import OWN_RUN, RunId
+from weir.topology.ids import OWN_RUN, Epoch, RunId
 from weir.topology.regions import PartitionId, RegionId
 
 _EPOCH_OR_DAY = re.compile(r"\d{8}(T\d*Z?)?")
@@ -290,14 +290,17 @@ class LeftTask:
 class CodePlans:
     """What a clear restarts of all that other code has made than a given one, in the `runs` that were looked at.
 
-    `code` is what the clears ask for: None, what a clear in Airflow runs. `freed` are runs without a declaration.
+    `other` are all tasks of whose results other code has made some, by run. `code` is what the clears ask for: None,
+    what a clear in Airflow runs. `freed` are runs without a declaration, `kept` what a person lets stay of these runs.
     """
 
     runs: tuple[Run, ...] = ()
+    other: Mapping[RunId, tuple[RegionId, ...]] = field(default_factory=dict)
     plans: tuple[ClearPlan, ...] = ()
     code: RepairCode | None = None
     left: tuple[LeftTask, ...] = ()
     freed: tuple[FreedRun, ...] = ()
+    kept: tuple[KeptCode, ...] = ()
 
 
 def plans_of_code(
@@ -311,17 +314,19 @@ def plans_of_code(
 ) -> CodePlans:
     """Plan a clear of the tasks of whose results other code has made any than these files of an archive.
 
-    All runs count whose epochs lie between the first and the last, where these are given. The clears run the newest
-    code, whatever the dataflow runs after a clear in Airflow; `by_weir`: they are no clears of a person.
-    Raises Misconfigured for epochs that there are not, and as `weir plan`.
+    All runs count whose epochs lie between the first and the last, where these are given; not what a person lets stay.
+    The clears run the newest code, whatever the dataflow runs after a clear in Airflow; `by_weir`: they are no clears
+    of a person. Raises Misconfigured for epochs that there are not, and as `weir plan`.
     """
+    version = cache(partial(code_version, files))
+    used: dict[KeptCode, None] = {}
     with services.ledger.transaction() as session:
         if session.get(DataflowRow, dataflow) is None:
             return CodePlans()
         rows = _runs_between(session, dataflow, first, last)
         runs = _pinned(session, rows)
-        version = cache(partial(code_version, files))
-        other = {run.id: _of_other_code(session, run, run.topology.region_ids(), version) for run in runs}
+        kept = kept_code(session, dataflow)
+        other = {run.id: tuple(_of_other_code(session, run, version, kept, used)) for run in runs}
         gone = {RunId(each.id) for each in rows if each.deleted_at is not None}
     left = tuple(each for run in runs for each in _left(run, other[run.id], files, is_gone=run.id in gone))
     tasks = {(each.run, each.task) for each in left}
@@ -329,8 +334,45 @@ def plans_of_code(
     is_persons = not by_weir and all(run.dataflow.repair_code is RepairCode.NEWEST for run in runs)
     code = None if is_persons else RepairCode.NEWEST
     return CodePlans(
-        runs=tuple(runs), plans=_plans(services, runs, wanted, code), code=code, left=left, freed=_freed(rows)
+        runs=tuple(runs),
+        other=other,
+        plans=_plans(services, runs, wanted, code),
+        code=code,
+        left=left,
+        freed=_freed(rows),
+        kept=tuple(used),
     )
+
+
+def keep_results(services: Services, found: CodePlans, files: Mapping[str, bytes], who: str) -> list[KeptCode]:
+    """Let the results stay that other code has made, until the code changes again, and return what was recorded."""
+    if not any(found.other.values()):
+        return []
+    version = cache(partial(code_version, files))
+    spans: dict[tuple[str, str, str], list[Epoch]] = {}
+    dataflow = found.runs[0].dataflow.name
+    with services.ledger.transaction(dataflow) as session:
+        for run in found.runs:
+            made = _made(session, run)
+            for region in found.other[run.id]:
+                current = version(functions_of(run.topology, region.name))
+                for each in sorted(frozenset().union(*made.get(region, ())) - {current}):
+                    spans.setdefault((region.name, each, current), []).append(run.epoch)
+        kept = [
+            KeptCode(
+                dataflow=dataflow,
+                task=task,
+                version=each,
+                current=current,
+                first=min(epochs),
+                last=max(epochs),
+                kept_at=services.now(),
+                kept_by=who,
+            )
+            for (task, each, current), epochs in spans.items()
+        ]
+        enter_kept(session, kept)
+    return kept
 
 
 def _left(run: Run, regions: Iterable[RegionId], files: Mapping[str, bytes], *, is_gone: bool) -> Iterator[LeftTask]:
@@ -344,18 +386,42 @@ def _left(run: Run, regions: Iterable[RegionId], files: Mapping[str, bytes], *, 
 
 
 def _of_other_code(
-    session: Session, run: Run, regions: Sequence[RegionId], version: Callable[[tuple[str, ...]], str]
-) -> tuple[RegionId, ...]:
-    """Return the regions of whose current results code of another version than that of their functions has made any."""
+    session: Session,
+    run: Run,
+    version: Callable[[tuple[str, ...]], str],
+    kept: Sequence[KeptCode],
+    used: dict[KeptCode, None],
+) -> Iterator[RegionId]:
+    """Yield the regions of whose current results code of another version than that of their functions has made any.
+
+    Not those whose results a person lets stay: `used` gets what says so.
+    """
+    made = _made(session, run)
+    for region in run.topology.region_ids():
+        newest = version(functions_of(run.topology, region.name)) if region in made else ""
+        if region not in made or newest in agreed(made[region]):
+            continue
+        said = [
+            each
+            for each in kept
+            if (each.task, each.current) == (region.name, newest) and each.first <= run.epoch <= each.last
+        ]
+        stay = {newest, *(each.version for each in said)}
+        if all(versions & stay for versions in made[region]):
+            used.update(dict.fromkeys(said))
+        else:
+            yield region
+
+
+def _made(session: Session, run: Run) -> dict[RegionId, list[frozenset[str]]]:
+    """Return the versions that are known to make each current result of a run, by the region that has made it."""
     made: dict[RegionId, list[frozenset[str]]] = defaultdict(list)
     query = select(ResultRow).where(ResultRow.run == run.id, ResultRow.is_current)
     for row in session.scalars(query):
         partition = PartitionId(row.stage, row.subtask, row.layout)
         if run.topology.writes(row.stage, row.layout):
             made[run.topology.producer(partition)].append(frozenset(row.versions))
-    with_results = [each for each in regions if each in made]
-    newest = {name: version(functions_of(run.topology, name)) for name in {each.name for each in with_results}}
-    return tuple(each for each in with_results if newest[each.name] not in agreed(made[each]))
+    return made
 
 
 def _runs(session: Session, name: str, first: str | None, last: str | None) -> list[RunRow]:

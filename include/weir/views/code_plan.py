@@ -26,7 +26,7 @@ from weir.dataflow.stage import Stage
 from weir.environment import opened_services
 from weir.errors import Misconfigured
 from weir.execution.run_state import CLOSE
-from weir.ledger.code import functions_of
+from weir.ledger.code import KeptCode, functions_of
 from weir.ledger.database.tables import AttemptRow, ResultRow
 from weir.ledger.runs import dataflow_of, epoch_of_run
 from weir.recovery.dataset_plans import plans_downstream
@@ -146,6 +146,7 @@ class CodePlan:
     results: tuple[OtherResults, ...] = ()
     left: tuple[LeftTask, ...] = ()
     freed: tuple[RunId, ...] = ()
+    kept: tuple[KeptCode, ...] = ()
     again: Total = _NOTHING
     if_changed: Total = _NOTHING
     datasets: tuple[str, ...] = ()
@@ -199,6 +200,7 @@ def code_plan(
         results=_results(found.plans, made),
         left=found.left,
         freed=tuple(each.id for each in found.freed),
+        kept=found.kept,
         again=total_of(again.values()),
         if_changed=total_of(cost for kind, cost in steps.values() if kind in _PERHAPS),
         datasets=downstream.datasets,

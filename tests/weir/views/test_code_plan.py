@@ -15,7 +15,7 @@ from weir.code.version import code_version
 from weir.dataflow import Dataflow, Stage, blocking, dataset, pipelined, sink, source
 from weir.ledger.database.tables import ArchiveRow, RunRow
 from weir.recovery.adopt import adopt
-from weir.recovery.run_plans import clear_by_hand, record_clears
+from weir.recovery.run_plans import clear_by_hand, keep_results, record_clears
 from weir.recovery.versions import declare_equal
 from weir.testing.fakes.code import archive_of_edits
 from weir.trials.declared import DeclaredCode
@@ -351,6 +351,50 @@ def test_runs_of_other_dataflows_that_have_read_what_may_change_are_counted(tmp_
     assert {each.dataflow: each.runs for each in later.readers} == {"report": 1, "summary": 1}
     none = code_plan(town.services, declared(FILES, airflow.flow))
     assert (none.datasets, none.readers) == ((), ())
+
+
+# What stays as it is
+
+
+def keep(world, files, **how):
+    plan = planned(world, files, **how)
+    return keep_results(world.services, plan.clears, archive(files).files, "ada")
+
+
+def test_what_stays_as_it_is_is_not_planned_again_until_the_code_changes_again(world):
+    second = edited("jobs/money.py", "100", "101")
+    (kept,) = keep(world, second, first="2013-01-02")
+    assert (kept.task, kept.first, kept.last, kept.kept_by) == ("by_zone-zones", DAYS[1], DAYS[2], "ada")
+    plan = planned(world, second)
+    assert [each.answer.run.epoch for each in plan.clears.plans] == [DAYS[0]]
+    assert plan.kept == (kept,)
+    keep(world, second)
+    assert not planned(world, second).would_rerun
+    assert keep(world, second) == []
+    third = planned(world, edited("jobs/money.py", "100", "102"))
+    assert [each.answer.run.epoch for each in third.clears.plans] == [*DAYS]
+    assert third.kept == ()
+
+
+def test_of_what_stays_only_those_results_stay_and_only_those_of_that_task(world):
+    second = edited("jobs/money.py", "100", "101")
+    keep(world, second)
+    third = edited("jobs/zones.py", "by_zone():\n    return 0", "by_zone():\n    return 1")
+    carried_out(world, planned(world, third, last="2013-01-01"), third)
+    assert [each.answer.run.epoch for each in planned(world, second).clears.plans] == [DAYS[0]]
+    both = edited("jobs/raw.py", "clean():\n    return 0", "clean():\n    return 1", second)
+    assert {each.task: each.first for each in planned(world, both).results} == {
+        "raw-clean": DAYS[0],
+        "by_zone-zones": DAYS[0],
+    }
+    assert {each.task: each.runs for each in planned(world, both).results} == {"raw-clean": 3, "by_zone-zones": 1}
+
+
+def test_what_cannot_run_again_can_stay(world):
+    gone = edited("jobs/zones.py", "def by_zone", "def of_zone")
+    (kept,) = keep(world, gone)
+    assert kept.task == "by_zone-zones"
+    assert planned(world, gone).left == ()
 
 
 # Two source trees

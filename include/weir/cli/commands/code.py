@@ -1,6 +1,7 @@
 """`weir code`: the versions of code that have computed results, what differs between them, and which count as equal.
 
-And what a change of code would run again. Invariant: only `same`, and `plan` with --apply, change anything.
+And what a change of code would run again. Invariant: only `same`, and `plan` with --apply or
+--forward-only, change anything.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import typer
 from rich.console import Console
 
 from weir.cli.airflow_api import cleared_as_planned
-from weir.cli.code_plan_report import print_code_plan
+from weir.cli.code_plan_report import kept_as_they_are, print_code_plan
 from weir.cli.default_command import with_default
 from weir.cli.documents import AsJson, Listing, OnlyDataflow, print_document
 from weir.cli.tables import key, number, print_line, value
@@ -21,6 +22,7 @@ from weir.code.generation_rules import short
 from weir.coordination.read_leases import user_name
 from weir.environment import opened_services
 from weir.errors import Misconfigured
+from weir.recovery.run_plans import keep_results
 from weir.recovery.versions import EqualVersions, declare_equal
 from weir.trials.declared import code_below
 from weir.views.code import declared_equal, difference, versions_of_tasks
@@ -105,6 +107,13 @@ def plan(
     apply: Annotated[
         bool, typer.Option("--apply", help="Re-run what is shown, the oldest epoch first; with --from or --to.")
     ] = False,
+    forward_only: Annotated[
+        bool,
+        typer.Option(
+            "--forward-only",
+            help="Record that what is shown stays as it is, until the code changes again: re-run nothing.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show which results other code has made than that of a DAG file, what differs, and what re-running them costs.
@@ -112,13 +121,15 @@ def plan(
     Exits with 1 if anything would run again; with --against, which needs no ledger, if any stage differs.
     """
     if against is not None:
-        if first or last or reuse or apply:
+        if first or last or reuse or apply or forward_only:
             raise Misconfigured.of("cli.compared_code_is_not_run", against=against)
         plans = compared_with(path, against, dataflow)
         _print_plans(plans, as_json=as_json)
         raise typer.Exit(EXIT_DIFFERS if any(each.would_rerun for each in plans) else 0)
     if apply and not first and not last:
         raise Misconfigured.of("cli.apply_to_which_epochs")
+    if forward_only and (apply or reuse):
+        raise Misconfigured.of("cli.forward_only_re_runs_nothing")
     declared = code_below(path, dataflow)
     with opened_services() as services:
         plans = [code_plan(services, each, first, last, by_weir=reuse) for each in declared]
@@ -130,7 +141,10 @@ def plan(
         for each in some if apply else ():
             done = cleared_as_planned(services, each.clears.plans, (), each.clears.code, "weir code plan")
             print_line(done, Console(stderr=as_json))
-    if some and not apply:
+        for of, each in zip(declared, plans, strict=True) if forward_only else ():
+            for kept in keep_results(services, each.clears, of.archive.files, user_name()):
+                print_line(kept_as_they_are(kept), Console(stderr=as_json))
+    if some and not apply and not forward_only:
         print_line(_not_yet(some), Console(stderr=as_json))
         raise typer.Exit(EXIT_DIFFERS)
 

@@ -1,6 +1,7 @@
 """`weir code plan` as a person or a pipeline of a repository types it, for DAG files and modules in folders."""
 
 import json
+import os
 import subprocess
 
 import pytest
@@ -16,11 +17,12 @@ DAG = """
 from datetime import UTC, datetime
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir_airflow.dag import dataflow_dag
+from taxi_jobs.settings import LEAST
 
 trips = source("trips", "taxi_jobs.trips:trips")
 by_zone = Stage("by_zone", "taxi_jobs.zones:by_zone", [blocking(trips, by="k")])
 dag = dataflow_dag(
-    Dataflow("taxis", [trips, by_zone, sink(by_zone, "zones")], keep="60 days"),
+    Dataflow("taxis", [trips, by_zone, sink(by_zone, "zones")], keep="60 days", parameters={"least": LEAST}),
     schedule="@daily",
     start_date=datetime(2013, 1, 1, tzinfo=UTC),
 )
@@ -30,6 +32,7 @@ MODULES = {
     "trips.py": "def trips():\n    return 0\n",
     "zones.py": "from taxi_jobs.rates import LEAST\n\n\ndef by_zone():\n    return 0\n",
     "rates.py": "LEAST = 3\n",
+    "settings.py": "LEAST = 5\n",
 }
 EPOCHS = ["--from", "2013-01-01"]
 
@@ -50,6 +53,9 @@ def project(tmp_path, monkeypatch):
     folder = checkout(tmp_path / "project")
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder / "src")
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(folder / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    )
     use(monkeypatch, tmp_path)
     return folder
 
@@ -76,7 +82,6 @@ def planned(*words):
 
 
 def test_an_edit_is_planned_carried_out_and_then_there_is_nothing_to_do(world, project, monkeypatch):
-    assert planned().exit_code == 0
     edit(project)
     done = planned("dags/taxis.py")
     assert done.exit_code == 1
@@ -108,8 +113,9 @@ def test_an_edit_is_planned_carried_out_and_then_there_is_nothing_to_do(world, p
     (of,) = code_below(project / "dags")
     world.airflow.deployed = of.archive
     world.airflow.run_until_quiet()
-    assert planned("--from", "2013-01-02").exit_code == 0
-    assert planned().exit_code == 1
+    left = planned("--forward-only")
+    assert (left.exit_code, "stays while its code is" in left.stdout) == (0, True)
+    assert planned().exit_code == 0
 
 
 def test_what_cannot_be_done_is_refused(world, project):
@@ -117,9 +123,9 @@ def test_what_cannot_be_done_is_refused(world, project):
         (["--apply"], "cli.apply_to_which_epochs"),
         (["--reuse", *EPOCHS], "cli.nothing_reused"),
         (["--against", "dags", "--apply", *EPOCHS], "cli.compared_code_is_not_run"),
+        (["--apply", "--forward-only", *EPOCHS], "cli.forward_only_re_runs_nothing"),
         (["--apply", *EPOCHS], "cli.airflow_not_reached"),
         (["--from", "2014-01-01"], "recovery.no_run_between"),
-        (["--dataflow", "taxi"], "trials.dataflow_unknown"),
         (["dags/taxi.py"], "trials.no_dag_file"),
         (["--against", "nothing"], "views.code_unknown"),
     ):
@@ -129,14 +135,12 @@ def test_what_cannot_be_done_is_refused(world, project):
             planned(*words)
 
 
-@pytest.mark.parametrize("named", ["checkout", "folder", "file"])
-def test_another_checkout_is_compared_without_a_ledger(project, tmp_path, named):
+@pytest.mark.parametrize(("here", "there"), [("dags", ""), ("dags/taxis.py", "dags/taxis.py")])
+def test_another_checkout_is_compared_with_its_own_modules_and_without_a_ledger(project, tmp_path, here, there):
     other = checkout(tmp_path / "other")
-    against = {"checkout": other, "folder": other / "dags", "file": other / "dags/taxis.py"}[named]
-    here = "dags/taxis.py" if named == "file" else "dags"
-    assert planned(here, "--against", str(against)).exit_code == 0
     edit(other)
-    done = planned(here, "--against", str(against), "--json")
+    edit(other, "settings.py", "LEAST = 6\n")
+    done = planned(here, "--against", str(other / there), "--json")
     assert done.exit_code == 1
     (found,) = json.loads(done.stdout)["dataflows"]
     assert [(each["stage"], each["change"]) for each in found["stages"]] == [
@@ -144,6 +148,7 @@ def test_another_checkout_is_compared_without_a_ledger(project, tmp_path, named)
         ("zones", "in_task"),
     ]
     assert found["diff"][-2:] == ["-LEAST = 4", "+LEAST = 3"]
+    assert found["settings"] == [{"field": "parameters.least", "was": 6, "now": 5}]
     assert (found["runs"], found["plans"]) == (0, [])
 
 
@@ -159,7 +164,6 @@ def test_a_revision_in_git_is_compared_as_it_was(project):
     git(project, "tag", "without")
     git(project, "add", ".")
     git(project, "commit", "--message", "a DAG")
-    assert planned("--against", "main").exit_code == 0
     edit(project, "zones.py", MODULES["zones.py"].replace("return 0", "return 1"))
     done = planned("--against", "main")
     assert (done.exit_code, "by_zone: its function: taxi_jobs/zones.py (by_zone)" in done.stdout) == (1, True)
