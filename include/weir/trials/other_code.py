@@ -40,9 +40,11 @@ def code_elsewhere(path: Path, here: Path, environ: Mapping[str, str] = os.envir
 
 
 def _roots(here: Path, there: Path) -> tuple[Path, Path]:
-    pairs = zip(reversed(here.parts), reversed(there.parts), strict=False)
-    common = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
-    common = min(max(common, 1), len(here.parts) - 1, len(there.parts) - 1)
+    """Return what is left of two paths without their common end; their folders where they have none."""
+    pairs = zip(reversed(here.parts[1:]), reversed(there.parts[1:]), strict=False)
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    if not common:
+        return (here if here.is_dir() else here.parent), (there if there.is_dir() else there.parent)
     return here.parents[common - 1], there.parents[common - 1]
 
 

@@ -15,6 +15,7 @@ from weir.code.version import code_version
 from weir.dataflow import Dataflow, Stage, blocking, dataset, pipelined, sink, source
 from weir.ledger.database.tables import ArchiveRow, RunRow
 from weir.recovery.adopt import adopt
+from weir.recovery.rules.plan import StepKind
 from weir.recovery.run_plans import clear_by_hand, keep_results, record_clears
 from weir.recovery.versions import declare_equal
 from weir.testing.fakes.code import archive_of_edits
@@ -116,7 +117,7 @@ EDITS = {
     "what is imported": (
         edited("jobs/rates.py", "from jobs.money import CENT", "CENT = 100"),
         {
-            "by_zone": (Change.DIRECT, Part.REACHED, {"jobs/money.py": (), "jobs/rates.py": ("CENT",)}),
+            "by_zone": (Change.DIRECT, Part.REACHED, {"jobs/rates.py": ("CENT",)}),
             "zones": (Change.IN_TASK, None, {}),
         },
     ),
@@ -226,6 +227,11 @@ def test_exactly_what_other_code_has_made_in_these_epochs_runs_again_and_then_no
     assert plan.again.regions == 4
     assert plan.again == replace(made.again, seconds=plan.again.seconds)
     both = {"by_zone-zones[0]", "by_zone-zones[1]"}
+    shown = {
+        each.answer.run.epoch[6:8]: {str(step.region) for step in each.plan.of(StepKind.RERUN)}
+        for each in plan.clears.plans
+    }
+    assert shown == {"02": both, "03": both}
     assert carried_out(world, plan, files) == {"02": both, "03": both}
     assert not planned(world, files, first="2013-01-02").would_rerun
     assert [each.first for each in planned(world, files).results] == [DAYS[0]]
@@ -314,6 +320,19 @@ def test_the_new_code_runs_also_where_a_clear_in_airflow_would_run_the_old_one(t
     run_days(world.airflow, 1)
     files = edited("jobs/money.py", "100", "101")
     plan = planned(world, files)
+    assert plan.clears.code is RepairCode.NEWEST
+    assert carried_out(world, plan, files)["01"] >= {"by_zone-zones[0]", "by_zone-zones[1]"}
+    assert not planned(world, files).would_rerun
+
+
+def test_with_reuse_the_clears_are_no_clears_of_a_person_and_what_is_the_same_is_taken(tmp_path):
+    world = World(tmp_path, trips(reuse="equal", keep="60 days"))
+    world.airflow.deployed = archive(FILES)
+    run_days(world.airflow, 1)
+    files = edited("jobs/money.py", "100", "101")
+    assert planned(world, files).can_reuse
+    assert planned(world, files).clears.code is None
+    plan = planned(world, files, by_weir=True)
     assert plan.clears.code is RepairCode.NEWEST
     assert carried_out(world, plan, files)["01"] >= {"by_zone-zones[0]", "by_zone-zones[1]"}
     assert not planned(world, files).would_rerun

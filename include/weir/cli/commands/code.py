@@ -20,11 +20,12 @@ from weir.cli.documents import AsJson, Listing, OnlyDataflow, print_document
 from weir.cli.tables import key, number, print_line, value
 from weir.code.generation_rules import short
 from weir.coordination.read_leases import user_name
+from weir.coordination.services import Services
 from weir.environment import opened_services
 from weir.errors import Misconfigured
 from weir.recovery.run_plans import keep_results
 from weir.recovery.versions import EqualVersions, declare_equal
-from weir.trials.declared import code_below
+from weir.trials.declared import DeclaredCode, code_below
 from weir.views.code import declared_equal, difference, versions_of_tasks
 from weir.views.code_plan import CodePlan, code_plan, compared_with
 
@@ -134,19 +135,32 @@ def plan(
     with opened_services() as services:
         plans = [code_plan(services, each, first, last, by_weir=reuse) for each in declared]
         _print_plans(plans, as_json=as_json)
-        some = [each for each in plans if each.clears.plans]
-        never = next((each for each in some if not each.can_reuse), None)
+        never = next((each for each in plans if each.would_rerun and not each.can_reuse), None)
         if reuse and never is not None:
             raise Misconfigured.of("cli.nothing_reused", run=never.clears.plans[-1].answer.run.id)
-        for each in some if apply else ():
-            done = cleared_as_planned(services, each.clears.plans, (), each.clears.code, "weir code plan")
-            print_line(done, Console(stderr=as_json))
-        for of, each in zip(declared, plans, strict=True) if forward_only else ():
-            for kept in keep_results(services, each.clears, of.archive.files, user_name()):
-                print_line(kept_as_they_are(kept), Console(stderr=as_json))
-    if some and not apply and not forward_only:
-        print_line(_not_yet(some), Console(stderr=as_json))
-        raise typer.Exit(EXIT_DIFFERS)
+        done: list[str] = []
+        if apply:
+            done = _carry_out(services, plans)
+        elif forward_only:
+            done = [line for of, each in zip(declared, plans, strict=True) for line in _keep(services, of, each)]
+    would_rerun = any(each.would_rerun for each in plans) and not apply and not forward_only
+    for line in [_not_yet(plans)] if would_rerun else done:
+        print_line(line, Console(stderr=as_json))
+    raise typer.Exit(EXIT_DIFFERS if would_rerun else 0)
+
+
+def _carry_out(services: Services, plans: Sequence[CodePlan]) -> list[str]:
+    """Clear what was shown and return what was done. Raises Misconfigured, before the first, if one is impossible."""
+    for lost in (each for plan in plans for each in plan.impossible):
+        why = lost.plan.impossible
+        raise Misconfigured.of("recovery.input_is_lost_for_good", run_id=lost.answer.run.id, impossible=why)
+    some = [each.clears for each in plans if each.would_rerun]
+    return [cleared_as_planned(services, each.plans, (), each.code, "weir code plan") for each in some]
+
+
+def _keep(services: Services, of: DeclaredCode, shown: CodePlan) -> list[str]:
+    kept = keep_results(services, shown.clears, of.archive.files, user_name())
+    return [kept_as_they_are(each) for each in kept]
 
 
 def _print_plans(plans: Sequence[CodePlan], *, as_json: bool) -> None:
@@ -157,6 +171,8 @@ def _print_plans(plans: Sequence[CodePlan], *, as_json: bool) -> None:
 
 
 def _not_yet(plans: Sequence[CodePlan]) -> str:
+    if any(plan.impossible for plan in plans):
+        return "Nothing is cleared, nor with --apply, where some of it cannot run again: name other epochs."
     clears = [each for plan in plans for each in plan.clears.plans]
     return (
         f"Nothing is cleared. With --apply, {sum(len(each.regions) for each in clears)} task instance(s) of "

@@ -68,6 +68,8 @@ def plan(
 
     With --dataset, --epoch and --changed it plans each run that has read that epoch, or what was made of it.
     """
+    if run is not None and run.endswith(".py"):
+        raise Misconfigured.of("cli.plan_of_a_file", file=run)
     of_run = bool(run or fail or lost or svg or apply or code is not RepairCode.AS_IT_WAS)
     if dataset and epoch and changed and not of_run:
         _plan_readers(dataset, epoch, as_json=as_json)
