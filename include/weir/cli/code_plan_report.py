@@ -61,8 +61,8 @@ def _headline(plan: CodePlan) -> str:
     what = f"{plan.dataflow} of {plan.file}"
     if plan.against:
         return f"{what}, compared with {plan.against}: " + ("" if plan.would_rerun else "no stage differs.")
-    if not plan.runs:
-        return f"{what}: no run of it has begun, so that nothing would run again."
+    if not plan.runs and not plan.freed:
+        return f"{what}: no run of it was found, so that nothing would run again."
     if plan.clears.plans:
         return f"{what}: other code has made results of {len(plan.clears.plans)} of {plan.runs} run(s)."
     stay = ", or stay as they are" if plan.kept or plan.left else ""

@@ -316,7 +316,7 @@ def plans_of_code(
 
     All runs count whose epochs lie between the first and the last, where these are given; not what a person lets stay.
     The clears run the newest code, whatever the dataflow runs after a clear in Airflow; `by_weir`: they are no clears
-    of a person. Raises Misconfigured for epochs that there are not, and as `weir plan`.
+    of a person. Raises Misconfigured for what is no epoch, and as `weir plan`.
     """
     version = cache(partial(code_version, files))
     used: dict[KeptCode, None] = {}
@@ -432,22 +432,22 @@ def _runs(session: Session, name: str, first: str | None, last: str | None) -> l
     if "@" in name:
         raise Misconfigured.of("recovery.clear_of_run_and_epochs", run=name, dataflow=dataflow_of(name))
     require_dataflow(session, name)
-    return _runs_between(session, name, first, last)
-
-
-def _runs_between(session: Session, name: str, first: str | None, last: str | None) -> list[RunRow]:
-    """Return the runs of a dataflow that have DagRuns, oldest first. Raises Misconfigured if none lies between."""
-    since, until = (None if each is None else _epoch_named(each) for each in (first, last))
-    if since and until and since > until and not since.startswith(until):
-        raise Misconfigured.of("recovery.span_backwards", first=first, last=last)
-    there = [row for row in runs_of(session, name) if row.has_dag_run]
-    found = [row for row in there if since is None or row.epoch >= since]
-    found = [row for row in found if until is None or row.epoch <= until or row.epoch.startswith(until)]
-    if not found and (since or until):
+    found = _runs_between(session, name, first, last)
+    if not found:
+        there = _runs_between(session, name, None, None)
         known = f"{there[0].epoch} to {there[-1].epoch}" if there else "none"
         span = " ".join(f"{word} {each}" for word, each in (("from", first), ("to", last)) if each is not None)
         raise Misconfigured.of("recovery.no_run_between", dataflow=name, span=span, known=known)
     return found
+
+
+def _runs_between(session: Session, name: str, first: str | None, last: str | None) -> list[RunRow]:
+    """Return the runs of a dataflow that have DagRuns, oldest first. Raises Misconfigured for what is no span."""
+    since, until = (None if each is None else _epoch_named(each) for each in (first, last))
+    if since and until and since > until and not since.startswith(until):
+        raise Misconfigured.of("recovery.span_backwards", first=first, last=last)
+    found = [row for row in runs_of(session, name) if row.has_dag_run and (since is None or row.epoch >= since)]
+    return [row for row in found if until is None or row.epoch <= until or row.epoch.startswith(until)]
 
 
 def freed_runs(

@@ -64,7 +64,7 @@ def test_of_code_that_is_equal_nothing_else_is_said(capsys):
         "trips of dags/trips.py: all results of 3 run(s) were made by this code, or by code that is equal."
     ]
     assert told(capsys).splitlines() == [
-        "trips of dags/trips.py: no run of it has begun, so that nothing would run again."
+        "trips of dags/trips.py: no run of it was found, so that nothing would run again."
     ]
     assert told(capsys, against="main").splitlines() == [
         "trips of dags/trips.py, compared with main: no stage differs."

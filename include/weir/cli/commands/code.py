@@ -134,6 +134,8 @@ def plan(
     declared = code_below(path, dataflow)
     with opened_services() as services:
         plans = [code_plan(services, each, first, last, by_weir=reuse) for each in declared]
+        if (first or last) and not any(each.runs or each.freed for each in plans):
+            raise Misconfigured.of("cli.no_run_of_code", path=path)
         _print_plans(plans, as_json=as_json)
         never = next((each for each in plans if each.would_rerun and not each.can_reuse), None)
         if reuse and never is not None:

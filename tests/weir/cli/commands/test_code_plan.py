@@ -125,7 +125,7 @@ def test_what_cannot_be_done_is_refused(world, project):
         (["--against", "dags", "--apply", *EPOCHS], "cli.compared_code_is_not_run"),
         (["--apply", "--forward-only", *EPOCHS], "cli.forward_only_re_runs_nothing"),
         (["--apply", *EPOCHS], "cli.airflow_not_reached"),
-        (["--from", "2014-01-01"], "recovery.no_run_between"),
+        (["--from", "2014-01-01"], "cli.no_run_of_code"),
         (["dags/taxi.py"], "trials.no_dag_file"),
         (["--against", "nothing"], "views.code_unknown"),
     ):
