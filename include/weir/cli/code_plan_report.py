@@ -123,8 +123,8 @@ def _print_results(plan: CodePlan) -> None:
 def kept_as_they_are(each: KeptCode) -> str:
     """Say which results stay, in a line."""
     return (
-        f"{each.task}: what {short(each.version)} has made of {each.first} to {each.last} stays while its code is "
-        f"{short(each.current)}, as {each.kept_by} declared on {at(each.kept_at)}."
+        f"{each.task} of {each.dataflow}: what {short(each.version)} has made of {each.first} to {each.last} stays "
+        f"while its code is {short(each.current)}, as {each.kept_by} declared on {at(each.kept_at)}."
     )
 
 

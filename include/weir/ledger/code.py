@@ -178,10 +178,10 @@ class KeptCode:
     kept_by: str
 
 
-def kept_code(session: Session, dataflow: str) -> list[KeptCode]:
-    """Return the results of a dataflow that persons let stay, oldest declaration first."""
-    query = select(KeptCodeRow).where(KeptCodeRow.dataflow == dataflow).order_by(KeptCodeRow.id)
-    return [taken(KeptCode, row) for row in session.scalars(query)]
+def kept_code(session: Session, dataflow: str | None = None) -> list[KeptCode]:
+    """Return the results of a dataflow, or of all, that persons let stay, oldest declaration first."""
+    query = select(KeptCodeRow).order_by(KeptCodeRow.id)
+    return [taken(KeptCode, row) for row in session.scalars(query) if dataflow in (None, row.dataflow)]
 
 
 def enter_kept(session: Session, kept: Iterable[KeptCode]) -> None:

@@ -99,6 +99,6 @@ def test_what_cannot_run_again_or_stays_is_named(capsys):
     assert "  and 1 more, which --json lists" in said
     assert "so that nothing is known of their code: trips@9." in said
     assert (
-        "by_zone: what code:1 has made of 20130101T000000Z to 20130102T000000Z stays while its code is code:2, as ada "
-        "declared on 2026-01-01 00:00:00 UTC." in said
+        "by_zone of trips: what code:1 has made of 20130101T000000Z to 20130102T000000Z stays while its code is "
+        "code:2, as ada declared on 2026-01-01 00:00:00 UTC." in said
     )

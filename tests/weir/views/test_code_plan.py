@@ -1,5 +1,6 @@
 """What a change of code comes to: which stages differ and how, what other code has made, what runs again, and where."""
 
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -414,6 +415,20 @@ def test_what_cannot_run_again_can_stay(world):
     (kept,) = keep(world, gone)
     assert kept.task == "by_zone-zones"
     assert planned(world, gone).left == ()
+
+
+# The document
+
+
+def test_the_fields_of_the_document_are_those_that_the_guide_lists():
+    page = (Path(__file__).parents[3] / "docs/plan.md").read_text()
+    section = page.partition('`{"version": 1, "dataflows": [...]}`, for each dataflow:')[2].partition("`change` is")[0]
+    listed = [name for row in re.findall(r"(?m)^\| (`.+?) \|", section) for name in re.findall(r"`(\w+)`", row)]
+    plan = compared(declared(FILES, trips()), "main", None)
+    assert sorted(listed) == sorted(plan.fields())
+    assert {each.value for each in Change} == set(
+        re.findall(r"`(\w+)`", page.partition("`change` is")[2].split("##")[0])
+    ) - {each.value for each in Part} - {"part"}
 
 
 # Two source trees

@@ -23,6 +23,7 @@ from weir.coordination.read_leases import user_name
 from weir.coordination.services import Services
 from weir.environment import opened_services
 from weir.errors import Misconfigured
+from weir.ledger.code import kept_code
 from weir.recovery.run_plans import keep_results
 from weir.recovery.versions import EqualVersions, declare_equal
 from weir.trials.declared import DeclaredCode, code_below
@@ -50,9 +51,10 @@ def versions(dataflow: OnlyDataflow = None, as_json: AsJson = False) -> None:
     """
     with opened_services() as services, services.ledger.transaction() as session:
         found, same = versions_of_tasks(session, dataflow), declared_equal(session, dataflow)
-    _CODE.show(found, as_json=as_json, equal=same)
-    for each in () if as_json or not found else same:
-        print_line(_declared(each))
+        kept = kept_code(session, dataflow)
+    _CODE.show(found, as_json=as_json, equal=same, kept=kept)
+    for line in () if as_json or not found else (*map(_declared, same), *map(kept_as_they_are, kept)):
+        print_line(line)
 
 
 _CODE = Listing(

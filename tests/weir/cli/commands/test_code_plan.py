@@ -115,6 +115,9 @@ def test_an_edit_is_planned_carried_out_and_then_there_is_nothing_to_do(world, p
     world.airflow.run_until_quiet()
     left = planned("--forward-only")
     assert (left.exit_code, "stays while its code is" in left.stdout) == (0, True)
+    (kept,) = json.loads(typed("code", "taxis", "--json"))["kept"]
+    assert (kept["task"], kept["first"], kept["last"]) == ("by_zone-zones", "20130101T000000Z", "20130101T000000Z")
+    assert "stays while its code is" in typed("code")
     assert planned().exit_code == 0
 
 
