@@ -20,6 +20,7 @@ from weir.recovery.rules.plan import StepKind
 from weir.recovery.run_plans import clear_by_hand, keep_results, record_clears
 from weir.recovery.versions import declare_equal
 from weir.testing.fakes.code import archive_of_edits
+from weir.topology.regions import RegionId
 from weir.trials.declared import DeclaredCode
 from weir.upkeep import RESULTS, settle_everywhere
 from weir.views.code_plan import Change, Part, code_plan, compared
@@ -246,6 +247,17 @@ def test_results_of_several_versions_are_counted_by_version(world):
     assert sorted(made.versions.values()) == [1, 2]
 
 
+def test_of_a_stage_of_two_codes_what_the_other_one_has_made_runs_again(world):
+    new = edited("jobs/zones.py", "by_zone():\n    return 0", "by_zone():\n    return 1")
+    world.airflow.deployed = archive(new)
+    world.airflow.clear_by_hand("scheduled__2013-01-03", "by_zone-zones", 1)
+    world.airflow.step(world.airflow.task("scheduled__2013-01-03", "by_zone-zones", 1))
+    plan = planned(world, new, first="2013-01-03")
+    old = code_version(archive(FILES).files, ["jobs.zones:by_zone"])
+    assert [(each.task, each.versions) for each in plan.results] == [("by_zone-zones", {old: 1})]
+    assert plan.clears.plans[0].regions == (RegionId("by_zone-zones", 0),)
+
+
 def test_what_a_reverted_edit_has_made_is_of_other_code_and_nothing_else_is(world):
     second = edited("jobs/zones.py", "by_zone():\n    return 0", "by_zone():\n    return 1")
     carried_out(world, planned(world, second, first="2013-01-02", last="2013-01-02"), second)
@@ -293,6 +305,7 @@ def test_a_task_that_plans_of_several_epochs_have_is_counted_once(tmp_path):
     ]
     assert len(places) > len(set(places)) == 3
     assert plan.again.regions == 6
+    assert plan.if_changed.regions == 3  # the closing task of each
 
 
 def test_an_epoch_that_cannot_run_again_says_why(tmp_path):
