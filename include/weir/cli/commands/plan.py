@@ -66,7 +66,8 @@ def plan(
 ) -> None:
     """Show what would run again in a run, now or after a failure or a loss; or in other dataflows after a change.
 
-    With --dataset, --epoch and --changed it plans each run that has read that epoch, or what was made of it.
+    With --dataset, --epoch and --changed it plans each run that has read that epoch, or what was made of it. What a
+    change of code would run again, `weir code plan` shows.
     """
     if run is not None and run.endswith(".py"):
         raise Misconfigured.of("cli.plan_of_a_file", file=run)
