@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from weir.coordination.airflow import AirflowStates
+from weir.code.generation_rules import RepairCode
+from weir.coordination.airflow import AirflowStates, ClearAnswer
 from weir.coordination.airflow_client import AirflowClient
 from weir.coordination.clearing import EndpointClearer
 from weir.coordination.services import Services
 from weir.environment import API_VARIABLE, command_environment
 from weir.errors import Misconfigured, WeirError
+from weir.execution.airflow_words import NOT_IN_AIRFLOW
 from weir.recovery.pending_clears import deliver, what_was_cleared
+from weir.recovery.run_plans import ClearPlan, FreedRun, clear_by_hand, record_clears
 from weir.recovery.standing import Asked
+from weir.wording import first_few
+
+SHOWN: Final = 5
+"""The largest number of tasks that are named of those that were not cleared."""
 
 
 def airflow_api(environ: Mapping[str, str]) -> AirflowClient | None:
@@ -62,6 +70,35 @@ def airflow_if_reached(what: str = "") -> Iterator[Asked]:
         return
     with closing(api):
         yield Asked(airflow=EndpointClearer(api))
+
+
+def cleared_as_planned(
+    services: Services,
+    plans: Sequence[ClearPlan],
+    freed: Sequence[FreedRun],
+    code: RepairCode | None,
+    command: str,
+) -> str:
+    """Clear as a person does in Airflow; with other code than what follows from that, by Weir's own clears.
+
+    Returns what was done. Raises Misconfigured where Airflow cannot be asked, and as the clears do.
+    """
+    if code is not None:
+        owed = record_clears(services, plans)
+        return deliver_pending(services, owed, [plans[0].answer.run.dataflow.name])
+    with airflow_if_reached("to clear them") as asked:
+        if asked.airflow is None:
+            raise Misconfigured.of("cli.airflow_not_reached", why=asked.why_not)
+        answers = clear_by_hand(services, plans, asked.airflow, f"weir: cleared by `{command}`")
+        whole = sum(asked.airflow.clear_run(each.dag_id, each.run_id) for each in freed)
+    done = [answer for _, _, answer in answers if answer.cleared]
+    left = [f"{region} of {run.id} ({_why_not(answer)})" for run, region, answer in answers if not answer.cleared]
+    others = f" Not cleared: {first_few(left, SHOWN)}." if left else ""
+    return f"{len(done) + whole} task instance(s) of {len(plans) + len(freed)} run(s) are cleared.{others}"
+
+
+def _why_not(answer: ClearAnswer) -> str:
+    return "Airflow has no such task instance" if answer.state in NOT_IN_AIRFLOW else answer.state or "waits to run"
 
 
 def deliver_or_tell(left: str, deliver: Callable[[AirflowStates], str]) -> str:

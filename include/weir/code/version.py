@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import PurePosixPath
 from typing import Final
@@ -47,16 +47,49 @@ def code_version(files: Mapping[str, bytes], functions: Iterable[str]) -> str:
 
     `files` are the files of its archive, by their names there, such as "pipelines/trips.py".
     """
-    modules, named = _modules(files), list(functions)
+    content = _content(files, list(functions))
+    if content is None:
+        return f"{_WHOLE}{_digest_of_files(files)}"
+    return f"{_PREFIX}{_digest(repr(sorted(each[1:] for each in content)).encode())}"
+
+
+def files_that_count(files: Mapping[str, bytes], functions: Iterable[str]) -> dict[str, str]:
+    """Return the files of an archive on which the code version of a task with these functions depends.
+
+    Each has a digest of what counts of it; all files are there where imports cannot be followed.
+    """
+    content = _content(files, list(functions))
+    if content is None:
+        return {name: _digest(data) for name, data in files.items()}
+    found: dict[str, str] = {}
+    for file, _, digest in content:  # a SQL file that lies in a package counts as both
+        found[file] = found.get(file, "") + digest
+    return found
+
+
+def syntax_that_counts(files: Mapping[str, bytes], functions: Iterable[str]) -> dict[str, ast.Module]:
+    """Return what of the modules of an archive a task with these functions depends on, by file; all that can be read.
+
+    Of a file that is missing here all counts, or nothing.
+    """
+    trees = code_reached(files, functions) or {}
+    return {file: trees[name] for name, file in _modules(files).items() if name in trees}
+
+
+def _content(files: Mapping[str, bytes], named: Sequence[str]) -> list[tuple[str, str, str]] | None:
+    """Return all that counts: the file, its name in a version, and a digest; None if that cannot be followed."""
+    modules = _modules(files)
     trees = code_reached(files, named)
     if trees is None:
-        return f"{_WHOLE}{_digest_of_files(files)}"
-    reached = {name: _digest("".join(_canonical(tree)).encode()) for name, tree in trees.items()}
-    beside = _files_beside(files, {modules[name] for name in reached})
-    own = ((each, files[name_in_archive(each)]) for each in named if name_in_archive(each) in files)
-    versions = ((each, _version_of_file(each, content)) for each, content in own)
-    content = sorted([*reached.items(), *((name, _digest(files[name])) for name in beside), *versions])
-    return f"{_PREFIX}{_digest(repr(content).encode())}"
+        return None
+    reached = [(modules[name], name, _digest("".join(canonical(tree)).encode())) for name, tree in trees.items()]
+    beside = _files_beside(files, {file for file, _, _ in reached})
+    own = [(file, each, files[file]) for each in named if (file := name_in_archive(each)) in files]
+    return [
+        *reached,
+        *((name, name, _digest(files[name])) for name in beside),
+        *((file, each, _version_of_file(each, data)) for file, each, data in own),
+    ]
 
 
 def code_reached(files: Mapping[str, bytes], functions: Iterable[str]) -> dict[str, ast.Module] | None:
@@ -188,7 +221,7 @@ def _files_beside(files: Mapping[str, bytes], reached: set[str]) -> Iterator[str
             yield name
 
 
-def _canonical(tree: ast.AST) -> Iterator[str]:
+def canonical(tree: ast.AST) -> Iterator[str]:
     """Yield a text of a syntax tree that is the same for all versions of Python.
 
     Chained calls and sums are as deep as they are long, so that it must not call itself.

@@ -1,4 +1,4 @@
-"""Stores the code of runs and tries: archives in the store, generations of tasks, versions declared equal.
+"""Stores the code of runs and tries: archives in the store, generations of tasks, what was declared of versions.
 
 Invariant: a row names an archive only after its file was written whole. An archive's file is deleted only if its row
 says so since before; a row never names that file again.
@@ -7,7 +7,7 @@ says so since before; a row never names that file again.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from sqlalchemy import bindparam, func, select, update
@@ -16,8 +16,10 @@ from sqlalchemy.orm import Session
 from weir.code.archive import archived
 from weir.code.generation_rules import Code, Generation
 from weir.execution.run_state import AttemptState
-from weir.ledger.database.tables import ArchiveRow, AttemptRow, ResultRow, RunRow, SameCodeRow
-from weir.topology.ids import RunId
+from weir.ledger.database.code_tables import KeptCodeRow, SameCodeRow
+from weir.ledger.database.columns import taken
+from weir.ledger.database.tables import ArchiveRow, AttemptRow, ResultRow, RunRow
+from weir.topology.ids import Epoch, RunId
 from weir.topology.regions import Topology
 
 _ATTEMPT = AttemptRow.__table__.c
@@ -157,3 +159,32 @@ def equal_versions(session: Session, dataflow: str, stage: str) -> list[tuple[st
         SameCodeRow.dataflow == dataflow, SameCodeRow.stage == stage
     )
     return [(one, other) for one, other in session.execute(query)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptCode:
+    """Results of a task by a version, from the first to the last epoch, that a person lets stay as they are.
+
+    They do so while `current` is the version of its code.
+    """
+
+    dataflow: str
+    task: str
+    version: str
+    current: str
+    first: Epoch
+    last: Epoch
+    kept_at: datetime
+    kept_by: str
+
+
+def kept_code(session: Session, dataflow: str | None = None) -> list[KeptCode]:
+    """Return the results of a dataflow, or of all, that persons let stay, oldest declaration first."""
+    query = select(KeptCodeRow).order_by(KeptCodeRow.id)
+    return [taken(KeptCode, row) for row in session.scalars(query) if dataflow in (None, row.dataflow)]
+
+
+def enter_kept(session: Session, kept: Iterable[KeptCode]) -> None:
+    """Record that results stay as they are."""
+    session.add_all(KeptCodeRow(**asdict(each)) for each in kept)
+    session.flush()

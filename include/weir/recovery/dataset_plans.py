@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from sqlalchemy.orm import Session
+
 from weir.coordination.services import Services
 from weir.dataflow.stage import dataset_of
 from weir.errors import Misconfigured
@@ -16,7 +18,7 @@ from weir.execution.run_state import RunState
 from weir.ledger.names import as_epoch
 from weir.ledger.publications import last_publication
 from weir.ledger.reads import readers_of
-from weir.ledger.runs import Run, dataflow_of, epoch_of_run, named_run
+from weir.ledger.runs import Run, dataflow_of, epoch_of_run, named_run, run_by_id
 from weir.ledger.snapshot import run_state
 from weir.recovery.datasets import computed
 from weir.recovery.planning import plan_by_looking
@@ -24,7 +26,7 @@ from weir.recovery.rules.backtrack import Occasion
 from weir.recovery.rules.decision import Failure
 from weir.recovery.rules.plan import SHOWN, WITH_CODE, Plan, Step, StepKind
 from weir.recovery.rules.staleness import clears_consumers, clears_later_epochs
-from weir.topology.ids import RunId, RunRef
+from weir.topology.ids import OWN_RUN, RunId, RunRef
 from weir.topology.regions import RegionId
 from weir.wording import first_few
 
@@ -67,7 +69,28 @@ def plans_if_changed(services: Services, dataset: str, epoch: str) -> DatasetPla
         run = named_run(session, as_epoch(f"{dataflow}@{epoch}")).id
         if last_publication(session, run, sink) is None:
             raise Misconfigured.of("recovery.dataset_not_published", name=dataset, run=run)
-    changes, causes, plans = [_Change(run, sink)], dict[RunId, list[_Change]](), dict[RunId, Plan]()
+    return DatasetPlans(dataset, run, _plans_if(services, [_Change(run, sink)]))
+
+
+@dataclass(frozen=True, slots=True)
+class Downstream:
+    """The data sets that clears may change and that others have read, with the plans of what reads them, as above."""
+
+    datasets: tuple[str, ...]
+    plans: tuple[Plan, ...]
+
+
+def plans_downstream(services: Services, plans: Iterable[Plan]) -> Downstream:
+    """Plan what would run again in other dataflows if what these plans publish changes. Raises as planning does."""
+    with services.ledger.transaction() as session:
+        changes = {each: None for plan in plans for run in _runs_of(session, plan) for each in _may_change(run, plan)}
+        read = [each for each in changes if readers_of(session, each.run, each.dataset)]
+    return Downstream(tuple(sorted({each.dataset for each in read})), _plans_if(services, read))
+
+
+def _plans_if(services: Services, first: Sequence[_Change]) -> tuple[Plan, ...]:
+    """Plan each run that has read what changes, or what was made of that, in the order in which it would run."""
+    changes, causes, plans = list(first), dict[RunId, list[_Change]](), dict[RunId, Plan]()
     for change in changes:
         with services.ledger.transaction() as session:
             readers = readers_of(session, change.run, change.dataset)
@@ -78,7 +101,13 @@ def plans_if_changed(services: Services, dataset: str, epoch: str) -> DatasetPla
                 plans[reader] = found[0]
                 known = {(each.run, each.sink) for each in changes}
                 changes += [each for each in found[1] if (each.run, each.sink) not in known]
-    return DatasetPlans(dataset, run, tuple(plans.values()))
+    return tuple(plans.values())
+
+
+def _runs_of(session: Session, plan: Plan) -> Iterator[Run]:
+    """Yield the runs of which tasks run again, or may: that of the plan, and others of its dataflow."""
+    for each in sorted({step.region.run_id(plan.run) for step in plan.steps if step.kind in WITH_CODE}):
+        yield run_by_id(session, each)
 
 
 def _planned(services: Services, name: RunId, causes: Sequence[_Change]) -> tuple[Plan, list[_Change]] | None:
@@ -143,7 +172,8 @@ def _why_marked(run: Run) -> str:
 
 
 def _may_change(run: Run, plan: Plan) -> Iterator[_Change]:
-    again = {step.region for step in plan.steps if step.kind in WITH_CODE and step.region.is_of_own_run}
+    steps = [step for step in plan.steps if step.kind in WITH_CODE and step.region.run_id(plan.run) == run.id]
+    again = {step.region.in_run(OWN_RUN) for step in steps}
     for sink in run.topology.sinks:
         name = run.topology.logical_region_of(sink).name
         producers = tuple(sorted(each for each in again if each.name == name))

@@ -1,6 +1,7 @@
 """What would run again of a run, and how it stands: what `weir plan` prints and applies, and the page of a run shows.
 
-And what a person's clear of tasks restarts, in one run or in those of several epochs, as `weir clear` prints it.
+And what a person's clear of tasks restarts, in one run or in those of several epochs, as `weir clear` prints it; or
+of what other code has made, as `weir code plan` does.
 
 Invariants: command, page and request compare a plan by one hash, that of what it would do. Nothing is cleared of any
 run where one of them cannot compute what a person asks for.
@@ -12,24 +13,23 @@ import hashlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from weir.code.archive import Archive
 from weir.code.generation_rules import RepairCode, agreed
-from weir.code.version import code_version
+from weir.code.version import code_version, lacking_functions
 from weir.coordination.airflow import AirflowStates, ClearAnswer, ClearItem
 from weir.coordination.services import Services
 from weir.errors import Misconfigured
 from weir.execution.run_state import CLOSE
 from weir.ledger.clears import task_of
-from weir.ledger.code import functions_of
+from weir.ledger.code import KeptCode, enter_kept, functions_of, kept_code
 from weir.ledger.database.tables import DataflowRow, ResultRow, RunRow
 from weir.ledger.names import as_digits, as_epoch, require_dataflow
 from weir.ledger.runs import Run, dataflow_of, named_run, run_by_id, run_if_known, runs_of
@@ -38,7 +38,7 @@ from weir.recovery.questions import Answer, Question, apply_answer, ask, regions
 from weir.recovery.rules.plan import WITH_CODE, Plan, StepKind
 from weir.recovery.rules.standing import Stand, Standing, TaskFacts
 from weir.recovery.standing import Asked, clear_stopped, standing_to_tell, unknown_standings
-from weir.topology.ids import OWN_RUN, RunId
+from weir.topology.ids import OWN_RUN, Epoch, RunId
 from weir.topology.regions import PartitionId, RegionId
 
 _EPOCH_OR_DAY = re.compile(r"\d{8}(T\d*Z?)?")
@@ -241,64 +241,31 @@ def plans_of_clear(
     first: str | None = None,
     last: str | None = None,
     code: RepairCode | None = None,
-    deployed: Callable[[str], Archive] | None = None,
 ) -> tuple[ClearPlan, ...]:
     """Plan a clear of tasks of a run, or of all runs of a dataflow from an epoch to another one, oldest first.
 
     A task is a region or a stage of it, with its subtask or without: all of them. Without any, it is the whole run.
-    `code` is what the dataflow runs after a clear in Airflow, unless it is given. With `deployed`, which gives the code
-    of a dataflow, only tasks of whose results other code has made any, and only their runs. Runs without a declaration
-    have no plan (`freed_runs`). Raises Misconfigured for names that there are not, and as `weir plan`.
+    `code` is what the dataflow runs after a clear in Airflow, unless it is given. Runs without a declaration have no
+    plan (`freed_runs`). Raises Misconfigured for names that there are not, and as `weir plan`.
     """
     with services.ledger.transaction() as session:
-        rows = [each for each in _runs(session, name, first, last) if each.pinned is not None]
-        runs = [run_by_id(session, each.id) for each in rows]
+        runs = _pinned(session, _runs(session, name, first, last))
         wanted = {run.id: tuple(dict.fromkeys(_regions(run, tasks))) for run in runs}
-    if deployed is not None and runs:
-        version = cache(partial(code_version, deployed(runs[0].dataflow.name).files))
-        with services.ledger.transaction() as session:
-            wanted = {run.id: _of_other_code(session, run, wanted[run.id], version) for run in runs}
+    return _plans(services, runs, wanted, code)
+
+
+def _pinned(session: Session, rows: Iterable[RunRow]) -> list[Run]:
+    return [run_by_id(session, each.id) for each in rows if each.pinned is not None]
+
+
+def _plans(
+    services: Services, runs: Iterable[Run], wanted: Mapping[RunId, tuple[RegionId, ...]], code: RepairCode | None
+) -> tuple[ClearPlan, ...]:
     return tuple(
         plan_of_clear(services, run.id, wanted[run.id], code or run.dataflow.repair_code)
         for run in runs
         if wanted[run.id]
     )
-
-
-def _of_other_code(
-    session: Session, run: Run, regions: Sequence[RegionId], version: Callable[[tuple[str, ...]], str]
-) -> tuple[RegionId, ...]:
-    """Return the regions of whose current results code of another version than that of their functions has made any."""
-    made: dict[RegionId, list[frozenset[str]]] = defaultdict(list)
-    query = select(ResultRow).where(ResultRow.run == run.id, ResultRow.is_current)
-    for row in session.scalars(query):
-        partition = PartitionId(row.stage, row.subtask, row.layout)
-        if run.topology.writes(row.stage, row.layout):
-            made[run.topology.producer(partition)].append(frozenset(row.versions))
-    with_results = [each for each in regions if each in made]
-    newest = {name: version(functions_of(run.topology, name)) for name in {each.name for each in with_results}}
-    return tuple(each for each in with_results if newest[each.name] not in agreed(made[each]))
-
-
-def _runs(session: Session, name: str, first: str | None, last: str | None) -> list[RunRow]:
-    if first is None and last is None:
-        if session.get(DataflowRow, name) is not None:
-            raise Misconfigured.of("recovery.clear_of_which_epochs", dataflow=name)
-        return [named_run(session, name)]
-    if "@" in name:
-        raise Misconfigured.of("recovery.clear_of_run_and_epochs", run=name, dataflow=dataflow_of(name))
-    require_dataflow(session, name)
-    since, until = (None if each is None else _epoch_named(each) for each in (first, last))
-    if since and until and since > until and not since.startswith(until):
-        raise Misconfigured.of("recovery.span_backwards", first=first, last=last)
-    there = [row for row in runs_of(session, name) if row.has_dag_run]
-    found = [row for row in there if since is None or row.epoch >= since]
-    found = [row for row in found if until is None or row.epoch <= until or row.epoch.startswith(until)]
-    if not found:
-        known = f"{there[0].epoch} to {there[-1].epoch}" if there else "none"
-        span = " ".join(f"{word} {each}" for word, each in (("from", first), ("to", last)) if each is not None)
-        raise Misconfigured.of("recovery.no_run_between", dataflow=name, span=span, known=known)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,13 +277,189 @@ class FreedRun:
     run_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class LeftTask:
+    """A task of whose results other code has made some, which is in no plan, and why."""
+
+    run: RunId
+    task: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodePlans:
+    """What a clear restarts of all that other code has made than a given one, in the `runs` that were looked at.
+
+    `other` are all tasks of whose results other code has made some, by run. `code` is what the clears ask for: None,
+    what a clear in Airflow runs. `freed` are runs without a declaration, `kept` what a person lets stay of these runs.
+    """
+
+    runs: tuple[Run, ...] = ()
+    other: Mapping[RunId, tuple[RegionId, ...]] = field(default_factory=dict)
+    plans: tuple[ClearPlan, ...] = ()
+    code: RepairCode | None = None
+    left: tuple[LeftTask, ...] = ()
+    freed: tuple[FreedRun, ...] = ()
+    kept: tuple[KeptCode, ...] = ()
+
+
+def plans_of_code(
+    services: Services,
+    dataflow: str,
+    files: Mapping[str, bytes],
+    first: str | None = None,
+    last: str | None = None,
+    *,
+    by_weir: bool = False,
+) -> CodePlans:
+    """Plan a clear of the tasks of whose results other code has made any than these files of an archive.
+
+    All runs count whose epochs lie between the first and the last, where these are given; not what a person lets stay.
+    The clears run the newest code, whatever the dataflow runs after a clear in Airflow; `by_weir`: they are no clears
+    of a person. Raises Misconfigured for what is no epoch, and as `weir plan`.
+    """
+    version = cache(partial(code_version, files))
+    used: dict[KeptCode, None] = {}
+    with services.ledger.transaction() as session:
+        if session.get(DataflowRow, dataflow) is None:
+            return CodePlans()
+        rows = _runs_between(session, dataflow, first, last)
+        runs = _pinned(session, rows)
+        kept = kept_code(session, dataflow)
+        other = {run.id: tuple(_of_other_code(session, run, version, kept, used)) for run in runs}
+        gone = {RunId(each.id) for each in rows if each.deleted_at is not None}
+    left = tuple(each for run in runs for each in _left(run, other[run.id], files, is_gone=run.id in gone))
+    tasks = {(each.run, each.task) for each in left}
+    wanted = {run: tuple(each for each in found if (run, each.name) not in tasks) for run, found in other.items()}
+    is_persons = not by_weir and all(run.dataflow.repair_code is RepairCode.NEWEST for run in runs)
+    code = None if is_persons else RepairCode.NEWEST
+    return CodePlans(
+        runs=tuple(runs),
+        other=other,
+        plans=_plans(services, runs, wanted, code),
+        code=code,
+        left=left,
+        freed=_freed(rows),
+        kept=tuple(used),
+    )
+
+
+def keep_results(services: Services, found: CodePlans, files: Mapping[str, bytes], who: str) -> list[KeptCode]:
+    """Let the results stay that other code has made, until the code changes again, and return what was recorded."""
+    if not any(found.other.values()):
+        return []
+    version = cache(partial(code_version, files))
+    spans: dict[tuple[str, str, str], list[Epoch]] = {}
+    dataflow = found.runs[0].dataflow.name
+    with services.ledger.transaction(dataflow) as session:
+        for run in found.runs:
+            made = _made(session, run)
+            for region in found.other[run.id]:
+                current = version(functions_of(run.topology, region.name))
+                for each in sorted(frozenset().union(*made.get(region, ())) - {current}):
+                    spans.setdefault((region.name, each, current), []).append(run.epoch)
+        kept = [
+            KeptCode(
+                dataflow=dataflow,
+                task=task,
+                version=each,
+                current=current,
+                first=min(epochs),
+                last=max(epochs),
+                kept_at=services.now(),
+                kept_by=who,
+            )
+            for (task, each, current), epochs in spans.items()
+        ]
+        enter_kept(session, kept)
+    return kept
+
+
+def _left(run: Run, regions: Iterable[RegionId], files: Mapping[str, bytes], *, is_gone: bool) -> Iterator[LeftTask]:
+    for name in sorted({each.name for each in regions}):
+        lacking = lacking_functions(files, functions_of(run.topology, name))
+        if is_gone:
+            yield LeftTask(run.id, name, "its DagRun was deleted in Airflow")
+        elif lacking:
+            why = f"the code lacks {', '.join(lacking)}: `weir run adopt {run.id}` lets the run follow the DAG file"
+            yield LeftTask(run.id, name, why)
+
+
+def _of_other_code(
+    session: Session,
+    run: Run,
+    version: Callable[[tuple[str, ...]], str],
+    kept: Sequence[KeptCode],
+    used: dict[KeptCode, None],
+) -> Iterator[RegionId]:
+    """Yield the regions of whose current results code of another version than that of their functions has made any.
+
+    Not those whose results a person lets stay: `used` gets what says so.
+    """
+    made = _made(session, run)
+    for region in run.topology.region_ids():
+        newest = version(functions_of(run.topology, region.name)) if region in made else ""
+        if region not in made or newest in agreed(made[region]):
+            continue
+        said = [
+            each
+            for each in kept
+            if (each.task, each.current) == (region.name, newest) and each.first <= run.epoch <= each.last
+        ]
+        stay = {newest, *(each.version for each in said)}
+        if all(versions & stay for versions in made[region]):
+            used.update(dict.fromkeys(said))
+        else:
+            yield region
+
+
+def _made(session: Session, run: Run) -> dict[RegionId, list[frozenset[str]]]:
+    """Return the versions that are known to make each current result of a run, by the region that has made it."""
+    made: dict[RegionId, list[frozenset[str]]] = defaultdict(list)
+    query = select(ResultRow).where(ResultRow.run == run.id, ResultRow.is_current)
+    for row in session.scalars(query):
+        partition = PartitionId(row.stage, row.subtask, row.layout)
+        if run.topology.writes(row.stage, row.layout):
+            made[run.topology.producer(partition)].append(frozenset(row.versions))
+    return made
+
+
+def _runs(session: Session, name: str, first: str | None, last: str | None) -> list[RunRow]:
+    if first is None and last is None:
+        if session.get(DataflowRow, name) is not None:
+            raise Misconfigured.of("recovery.clear_of_which_epochs", dataflow=name)
+        return [named_run(session, name)]
+    if "@" in name:
+        raise Misconfigured.of("recovery.clear_of_run_and_epochs", run=name, dataflow=dataflow_of(name))
+    require_dataflow(session, name)
+    found = _runs_between(session, name, first, last)
+    if not found:
+        there = _runs_between(session, name, None, None)
+        known = f"{there[0].epoch} to {there[-1].epoch}" if there else "none"
+        span = " ".join(f"{word} {each}" for word, each in (("from", first), ("to", last)) if each is not None)
+        raise Misconfigured.of("recovery.no_run_between", dataflow=name, span=span, known=known)
+    return found
+
+
+def _runs_between(session: Session, name: str, first: str | None, last: str | None) -> list[RunRow]:
+    """Return the runs of a dataflow that have DagRuns, oldest first. Raises Misconfigured for what is no span."""
+    since, until = (None if each is None else _epoch_named(each) for each in (first, last))
+    if since and until and since > until and not since.startswith(until):
+        raise Misconfigured.of("recovery.span_backwards", first=first, last=last)
+    found = [row for row in runs_of(session, name) if row.has_dag_run and (since is None or row.epoch >= since)]
+    return [row for row in found if until is None or row.epoch <= until or row.epoch.startswith(until)]
+
+
 def freed_runs(
     services: Services, name: str, first: str | None = None, last: str | None = None
 ) -> tuple[FreedRun, ...]:
     """Return those of the runs that `plans_of_clear` finds that have no plan. Raises Misconfigured as that does."""
     with services.ledger.transaction() as session:
-        rows = [each for each in _runs(session, name, first, last) if each.pinned is None]
-        return tuple(FreedRun(RunId(each.id), each.dag_id, each.run_id) for each in rows)
+        return _freed(_runs(session, name, first, last))
+
+
+def _freed(rows: Iterable[RunRow]) -> tuple[FreedRun, ...]:
+    return tuple(FreedRun(RunId(each.id), each.dag_id, each.run_id) for each in rows if each.pinned is None)
 
 
 def _epoch_named(text: str) -> str:

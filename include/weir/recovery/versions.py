@@ -20,7 +20,8 @@ from weir.errors import Misconfigured
 from weir.execution.run_state import CurrentResult, RunState
 from weir.formats.manifest import digest_schema
 from weir.ledger.code import equal_versions
-from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow, SameCodeRow
+from weir.ledger.database.code_tables import SameCodeRow
+from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
 from weir.ledger.names import require_dataflow, unknown_stage
 from weir.ledger.results import NewResult
 from weir.ledger.runs import run_by_id

@@ -69,15 +69,34 @@ def declared_in(
     return Declared(file, flow, _stage(flow, stage), expectations, other["sql"], other["zone"])
 
 
-def code_in(file: Path, dataflow: str, environ: Mapping[str, str] = os.environ) -> Archive:
-    """Return the code of a dataflow as a DAG file, and the modules and files that it names, have it now.
+@dataclass(frozen=True, slots=True)
+class DeclaredCode:
+    """A dataflow as a DAG file declares it now, and its code as the modules and files that it names have it now."""
 
-    Raises Misconfigured for a file that cannot be imported or does not declare it, and for a module that is not found.
+    file: Path
+    flow: Dataflow
+    archive: Archive
+
+
+def code_below(
+    path: Path, dataflow: str | None = None, environ: Mapping[str, str] = os.environ
+) -> tuple[DeclaredCode, ...]:
+    """Return the dataflows, or the one of this name, that a DAG file declares, or the files of a folder of them.
+
+    Raises Misconfigured for a file that cannot be imported, a name that is none of a dataflow, and a module that is not
+    found.
     """
-    flow, other = _named(file, _declared(file, environ)[0], dataflow)
+    found, _ = _declared(path, environ)
+    wanted = found if dataflow is None else [_named(path, found, dataflow)]
+    return tuple(_packed(flow, other) for flow, other in wanted)
+
+
+def _packed(flow: Dataflow, other: Mapping[str, Any]) -> DeclaredCode:
+    file = Path(other["file"])
     with modules_beside(file):
         applications = {name: Path(path).read_bytes() for name, path in other["applications"].items()}
-        return pack(top_level(stage.function for stage in flow.stages), other["sql"], applications)
+        functions = [stage.function for stage in flow.stages]
+        return DeclaredCode(file, flow, pack(top_level(functions), other["sql"], applications))
 
 
 @contextmanager
@@ -96,8 +115,11 @@ _Found = list[tuple[Dataflow, Mapping[str, Any]]]
 
 
 def _declared(file: Path, environ: Mapping[str, str]) -> tuple[_Found, str]:
-    """Return what a DAG file declares, and the folder of the suites. Raises Misconfigured if there is nothing."""
-    if not file.is_file():
+    """Return what a DAG file declares, or the files of a folder; and the folder of the suites.
+
+    Raises Misconfigured if there is nothing.
+    """
+    if not file.exists():
         raise Misconfigured.of("trials.no_dag_file", file=file)
     found: _Found = []
     expectations = ""
@@ -106,7 +128,9 @@ def _declared(file: Path, environ: Mapping[str, str]) -> tuple[_Found, str]:
             raise Misconfigured.of("trials.import_ended", file=file, answer=answer["ended"])
         for problem in answer.get("problems", ()):
             raise Misconfigured(str(Problem.from_json(problem)))
-        found += [(Dataflow.from_json(each["flow"]), each) for each in answer.get("dataflows", ())]
+        found += [
+            (Dataflow.from_json(each["flow"]), {**each, "file": answer["file"]}) for each in answer.get("dataflows", ())
+        ]
         expectations = answer.get("expectations", expectations)
     if not found:
         raise Misconfigured.of("trials.no_dataflow", file=file)

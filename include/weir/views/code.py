@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -12,12 +11,14 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from weir.code.archive import Archive, archive_of
+from weir.code.differences import unified
 from weir.code.generation_rules import agreed
 from weir.coordination.services import Services
 from weir.errors import Misconfigured
 from weir.execution.run_state import CLOSE
+from weir.ledger.database.code_tables import SameCodeRow
 from weir.ledger.database.columns import taken
-from weir.ledger.database.tables import ArchiveRow, AttemptRow, ResultRow, RunRow, SameCodeRow
+from weir.ledger.database.tables import ArchiveRow, AttemptRow, ResultRow, RunRow
 from weir.ledger.names import require_dataflow
 from weir.recovery.versions import EqualVersions, only_named
 from weir.store.errors import NotFound
@@ -136,11 +137,16 @@ def difference(services: Services, old: str, new: str) -> list[str]:
 
     Raises Misconfigured for a name that is none's, or several ones', and for an archive that is deleted.
     """
-    with services.ledger.transaction() as session:
-        paths = [_path_of(session, name) for name in (old, new)]
-    before, after = (_read(services, path, fingerprint).files for fingerprint, path in paths)
+    before, after = (archive_named(services, name).files for name in (old, new))
     names = sorted(before.keys() | after.keys())
-    return [line for name in names if before.get(name) != after.get(name) for line in _diff(name, before, after)]
+    return [line for name in names if before.get(name) != after.get(name) for line in unified(name, before, after)]
+
+
+def archive_named(services: Services, name: str) -> Archive:
+    """Return the archive that is named by its beginning, or by that of a version. Raises Misconfigured as above."""
+    with services.ledger.transaction() as session:
+        fingerprint, path = _path_of(session, name)
+    return _read(services, path, fingerprint)
 
 
 def _path_of(session: Session, name: str) -> tuple[str, str | None]:
@@ -164,15 +170,3 @@ def _read(services: Services, path: str | None, fingerprint: str) -> Archive:
     except (NotFound, ValueError) as error:
         found = error
     raise Misconfigured.of("views.archive_unreadable", fingerprint=fingerprint[:16], found=found)
-
-
-def _diff(name: str, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterator[str]:
-    try:
-        old, new = (files.get(name, b"").decode().splitlines() for files in (before, after))
-    except UnicodeDecodeError:
-        yield f"{name} differs, and is no text"
-        return
-    was, is_now = (
-        f"{side}/{name}" if name in files else "/dev/null" for side, files in (("old", before), ("new", after))
-    )
-    yield from difflib.unified_diff(old, new, was, is_now, lineterm="")

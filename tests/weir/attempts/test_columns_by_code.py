@@ -6,7 +6,8 @@ from sqlalchemy import select
 from weir.attempts import commit
 from weir.errors import Misconfigured
 from weir.formats.manifest import digest_schema
-from weir.ledger.database.tables import AttemptRow, PendingClearRow, ResultRow, SameCodeRow
+from weir.ledger.database.code_tables import SameCodeRow
+from weir.ledger.database.tables import AttemptRow, PendingClearRow, ResultRow
 from weir.testing.fakes.code import archive_of_edits
 
 

@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from tests.messages.kinds import of_kind
 
 from weir.errors import Misconfigured
-from weir.ledger.database import outbox_tables  # noqa: F401  # its tables are part of the metadata
+from weir.ledger.database import code_tables, outbox_tables  # noqa: F401  # their tables are part of the metadata
 from weir.ledger.database import sqlite as opening
 from weir.ledger.database.tables import AttemptRow, DataflowRow, PendingClearRow, ResultRow, RunRow, Table
 from weir.ledger.ledger import HEAD, Ledger

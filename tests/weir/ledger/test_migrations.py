@@ -9,7 +9,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from tests.messages.kinds import of_kind
 
 from weir.errors import OtherBuild
-from weir.ledger.database import outbox_tables  # noqa: F401  # its tables are part of the metadata
+from weir.ledger.database import code_tables, outbox_tables  # noqa: F401  # their tables are part of the metadata
 from weir.ledger.database.tables import Table
 from weir.ledger.ledger import HEAD, Ledger, NotMigrated
 

@@ -150,16 +150,18 @@ def test_an_application_is_found_beside_the_dag_file_and_packed_by_a_task(applie
 
 
 def test_the_code_of_a_dag_file_is_that_which_its_tasks_pack(applied, parsed, tmp_path):
-    from weir.trials.declared import code_in
+    from weir.trials.declared import code_below
     from weir_airflow.tasks.running import deployed_code
 
     file = applied("print()\n", least=3)
     (task, *_) = runpy.run_path(str(file))["dag"].tasks
-    assert code_in(file, "zones").fingerprint == deployed_code(task.declared).fingerprint
+    (found,) = code_below(file)
+    assert found.archive.fingerprint == deployed_code(task.declared).fingerprint
     declared = parsed(AS_DAG % "", dags=QUERY)
-    assert code_in(tmp_path / "dags" / "zones.py", "zones").fingerprint == deployed_code(declared).fingerprint
+    (found,) = code_below(tmp_path / "dags", "zones")
+    assert (found.file, found.archive.fingerprint) == (tmp_path / "dags/zones.py", deployed_code(declared).fingerprint)
     with pytest.raises(Misconfigured, check=of_kind("trials.dataflow_unknown", dataflow="zone")):
-        code_in(file, "zone")
+        code_below(file, "zone")
 
 
 def test_weir_check_finds_a_missing_application_and_a_parameter_that_the_dataflow_has_not(applied, tmp_path):

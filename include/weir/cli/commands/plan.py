@@ -6,24 +6,20 @@ Invariant: without --apply they change nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from weir.cli.airflow_api import airflow_if_reached, deliver_or_tell, deliver_pending
+from weir.cli.airflow_api import airflow_if_reached, cleared_as_planned, deliver_or_tell
 from weir.cli.documents import AsJson, print_document
 from weir.cli.plan_report import cost_cells, print_plan
 from weir.cli.tables import key, number, print_cells, print_line
-from weir.code.archive import Archive
 from weir.code.generation_rules import RepairCode
-from weir.coordination.airflow import ClearAnswer
 from weir.coordination.services import Services
 from weir.environment import opened_services
 from weir.errors import Misconfigured
-from weir.execution.airflow_words import NOT_IN_AIRFLOW
 from weir.recovery.dataset_plans import plans_if_changed
 from weir.recovery.questions import Question, apply_answer
 from weir.recovery.rules.plan import StepKind
@@ -31,17 +27,11 @@ from weir.recovery.run_plans import (
     ClearPlan,
     FreedRun,
     RunPlan,
-    clear_by_hand,
     freed_runs,
     have_go_on,
     plan_of,
     plans_of_clear,
-    record_clears,
 )
-from weir.wording import first_few
-
-SHOWN = 5
-"""The largest number of tasks that are named of those that were not cleared."""
 
 _RUNS = (
     key("run"),
@@ -75,8 +65,11 @@ def plan(
 ) -> None:
     """Show what would run again in a run, now or after a failure or a loss; or in other dataflows after a change.
 
-    With --dataset, --epoch and --changed it plans each run that has read that epoch, or what was made of it.
+    With --dataset, --epoch and --changed it plans each run that has read that epoch, or what was made of it. What a
+    change of code would run again, `weir code plan` shows.
     """
+    if run is not None and run.endswith(".py"):
+        raise Misconfigured.of("cli.plan_of_a_file", file=run)
     of_run = bool(run or fail or lost or svg or apply or code is not RepairCode.AS_IT_WAS)
     if dataset and epoch and changed and not of_run:
         _plan_readers(dataset, epoch, as_json=as_json)
@@ -170,14 +163,6 @@ def clear(
             show_default=False,
         ),
     ] = None,
-    changed: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DAG_FILE",
-            help="Only tasks whose results other code has made than that of this DAG file and its modules.",
-            show_default=False,
-        ),
-    ] = None,
     reuse: Annotated[
         bool,
         typer.Option(
@@ -192,13 +177,12 @@ def clear(
     if reuse:
         code = code or RepairCode.NEWEST  # a clear of Weir's, not of a person's
     with opened_services() as services:
-        deployed = None if changed is None else partial(_code_in, changed)
-        plans = plans_of_clear(services, name, tasks or (), first, last, code, deployed)
+        plans = plans_of_clear(services, name, tasks or (), first, last, code)
         freed = freed_runs(services, name, first, last)
         never = next((each.answer.run for each in plans if not each.answer.run.dataflow.reuses_any), None)
         if reuse and never is not None:
             raise Misconfigured.of("cli.nothing_reused", run=never.id)
-        if freed and (tasks or code is not None or changed is not None):
+        if freed and (tasks or code is not None):
             raise Misconfigured.of("cli.clear_of_freed_run", run=freed[0].id)
         if as_json:
             print_document(plans=[each.fields() for each in plans], freed=[each.id for each in freed])
@@ -206,21 +190,12 @@ def clear(
             print_plan(plans[0].plan)
         elif plans:
             _print_runs(plans)
-        elif not freed:
-            print_line(f"All results were made by the code of {changed}, or by code that is equal.")
         for each in () if as_json else freed:
             print_line(
                 f"{each.id} has no declaration: all that Airflow has of it is cleared, and runs as the DAG is now."
             )
-        if plans or freed:
-            said = _cleared(services, plans, freed, code) if apply else _not_yet(plans, freed)
-            print_line(said, Console(stderr=as_json))
-
-
-def _code_in(file: Path, dataflow: str) -> Archive:
-    from weir.trials.declared import code_in  # noqa: PLC0415  only this option asks a DAG file
-
-    return code_in(file, dataflow)
+        said = cleared_as_planned(services, plans, freed, code, "weir clear") if apply else _not_yet(plans, freed)
+        print_line(said, Console(stderr=as_json))
 
 
 def _print_runs(plans: Sequence[ClearPlan]) -> None:
@@ -240,23 +215,3 @@ def _not_yet(plans: Sequence[ClearPlan], freed: Sequence[FreedRun]) -> str:
     some = [f"{sum(len(each.regions) for each in plans)} task instance(s) of {len(plans)} run(s)"] if plans else []
     whole = [f"{len(freed)} whole run(s)"] if freed else []
     return f"Nothing is cleared. With --apply, {' and '.join(some + whole)} are."
-
-
-def _cleared(services: Services, plans: Sequence[ClearPlan], freed: Sequence[FreedRun], code: RepairCode | None) -> str:
-    """Clear as a person does in Airflow; with other code than what follows from that, by Weir's own clears."""
-    if code is not None:
-        owed = record_clears(services, plans)
-        return deliver_pending(services, owed, [plans[0].answer.run.dataflow.name])
-    with airflow_if_reached("to clear them") as asked:
-        if asked.airflow is None:
-            raise Misconfigured.of("cli.airflow_not_reached", why=asked.why_not)
-        answers = clear_by_hand(services, plans, asked.airflow, "weir: cleared by `weir clear`")
-        whole = sum(asked.airflow.clear_run(each.dag_id, each.run_id) for each in freed)
-    done = [answer for _, _, answer in answers if answer.cleared]
-    left = [f"{region} of {run.id} ({_why_not(answer)})" for run, region, answer in answers if not answer.cleared]
-    others = f" Not cleared: {first_few(left, SHOWN)}." if left else ""
-    return f"{len(done) + whole} task instance(s) of {len(plans) + len(freed)} run(s) are cleared.{others}"
-
-
-def _why_not(answer: ClearAnswer) -> str:
-    return "Airflow has no such task instance" if answer.state in NOT_IN_AIRFLOW else answer.state or "waits to run"

@@ -513,20 +513,6 @@ class ArchiveRow(Table):
     deleting_at: Mapped[datetime | None]
 
 
-class SameCodeRow(Table):
-    """Two versions of a stage's code that a person has declared equal."""
-
-    __tablename__ = "same_code"
-    __table_args__ = (UniqueConstraint("dataflow", "stage", "one", "other"),)
-    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    dataflow: Mapped[str] = mapped_column(ForeignKey("dataflow.name"))
-    stage: Mapped[str] = mapped_column(String(60))
-    one: Mapped[str] = mapped_column(String(80))
-    other: Mapped[str] = mapped_column(String(80))
-    declared_at: Mapped[datetime]
-    declared_by: Mapped[str] = mapped_column(String(250), default="")
-
-
 UNKNOWN_SNAPSHOT: Final = 0
 """The number of the snapshot of a restore that a rebuilt ledger has found in the store."""
 

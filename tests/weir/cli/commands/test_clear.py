@@ -11,13 +11,11 @@ from tests.weir.restoring import aircraft, run_days
 from tests.weir.small_dataflow import World
 
 from weir.code.generation_rules import RepairCode
-from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import AttemptRow, PendingClearRow
 from weir.recovery.adopt import adopt
 from weir.recovery.rules.plan import Plan, StepKind
 from weir.recovery.run_plans import clear_by_hand, plans_of_clear, record_clears
-from weir.topology.regions import RegionId
 from weir.upkeep import RESULTS, settle_everywhere
 
 RUN = "ladder@20130101T000000Z"
@@ -141,26 +139,6 @@ def test_other_code_is_run_where_it_is_asked_for(green, code):
         query = select(AttemptRow).where(AttemptRow.region == "totals").order_by(AttemptRow.try_number.desc())
         newest = session.scalars(query).first()
     assert (newest.archive == old.fingerprint) == (code is RepairCode.AS_IT_WAS)
-
-
-def test_after_a_deployment_exactly_what_other_code_has_made_is_cleared(tmp_path):
-    made = Stage("made", "pipelines.made:made", [blocking("raw", by="k")], parallelism=2)
-    world = World(tmp_path, Dataflow("two", [source("raw", "pipelines.raw:raw"), made, sink("made", "out")]))
-    world.deploy()
-    run_days(world.airflow, 1, 2, 3)
-
-    def plans(archive):
-        return plans_of_clear(world.services, "two", first="2013-01-02", deployed=lambda _: archive)
-
-    assert plans(world.airflow.deployed) == ()
-    newest = world.deploy(made=1)
-    found = plans(newest)
-    assert [each.answer.run.epoch for each in found] == ["20130102T000000Z", "20130103T000000Z"]
-    assert [each.regions for each in found] == [(RegionId("made-out", 0), RegionId("made-out", 1))] * 2
-    clear_by_hand(world.services, found, world.airflow, "")
-    world.airflow.run_until_quiet()
-    assert set(world.airflow.states().values()) == {"success"}
-    assert plans(newest) == ()
 
 
 # As a person types it

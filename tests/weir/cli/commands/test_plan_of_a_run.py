@@ -367,3 +367,8 @@ def test_the_newest_code_is_chosen_also_where_clears_by_a_person_run_the_code_of
     applied(deployed, "--lost", "joined[1]", "--code", "newest")
     [(new,)] = versions(deployed, "joined")
     assert new != old
+
+
+def test_a_dag_file_is_answered_with_the_command_that_plans_it():
+    with pytest.raises(Misconfigured, check=of_kind("cli.plan_of_a_file", file="dags/ladder.py")):
+        typed("plan", "dags/ladder.py")

@@ -9,7 +9,7 @@ import uuid
 from alembic import op
 from sqlalchemy import insert
 
-from weir.ledger.database import outbox_tables  # noqa: F401  # its tables are known once it is imported
+from weir.ledger.database import code_tables, outbox_tables  # noqa: F401  # their tables are known once they are imported
 from weir.ledger.database.dataset_tables import LedgerRow
 from weir.ledger.database.tables import Table
 from weir.ledger.ledger import HEAD
