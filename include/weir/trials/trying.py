@@ -29,12 +29,12 @@ from weir.coordination.services import Services
 from weir.environment import opened_services
 from weir.errors import EngineLost, Misconfigured
 from weir.formats.checks import CheckReport
+from weir.formats.manifest import together
 from weir.formats.programs import TrialAnswer, TrialRequest
 from weir.formats.region_job import OutputReport, RegionReport
 from weir.java import spark_environment
 from weir.ledger.runs import runs_of
 from weir.reading.choosing import run_named
-from weir.reading.opened import together
 from weir.secrecy import without_secrets
 from weir.state.spark_schema import arrow_schema, spark_ddl
 from weir.store.store import Store

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -67,10 +67,10 @@ def _answer(session: SparkSession, asked: ComparisonToMake, path: Path) -> Compa
 def compare(session: SparkSession, asked: ComparisonToMake) -> tuple[RowsCompared, DataFrame]:
     """Return what differs, and the first rows that do, in the order of the key, or of all columns without one.
 
-    Of each there are `rows_a` and `rows_b`, how many of these rows one result has more than the other, the row of each
-    as `a` and `b` (null where it has none), and the `columns` in which a changed row differs. Of several rows of a
-    result with the same key, that is the first in the order of the other columns. Raises Misconfigured for a column
-    of a type without a canonical value, and what Spark raises where it cannot read the rows.
+    Of each there are `rows_a` and `rows_b`, how many of these rows one result has more than the other; the row of each,
+    `a` and `b`, named as the columns of the first result, and null where there is none; and the `columns` in which a
+    changed row differs. Of several rows of a result with the same key it is the first in the order of the others.
+    Raises Misconfigured for a column of a type without a canonical value, and Spark's error where rows cannot be read.
     """
     schema = schema_of(asked.a.spark_schema)
     rows = _Rows(asked, tuple(schema[name] for name in asked.a.columns), _both(session, asked))
@@ -188,16 +188,13 @@ class _Rows:
         return first.select(
             F.col("more_a").alias("rows_a"),
             F.col("more_b").alias("rows_b"),
-            *(self._row(side, names) for side, names in self._sides()),
+            self._row("a"),
+            self._row("b"),
             F.when(F.col("is_changed"), columns).otherwise(F.array().cast("array<string>")).alias("columns"),
         )
 
-    def _sides(self) -> Iterator[tuple[str, _Key]]:
-        yield "a", self.asked.a.columns
-        yield "b", self.asked.b.columns
-
-    def _row(self, side: str, names: _Key) -> Column:
-        values = [F.col(side)[_at(place)].alias(name) for place, name in enumerate(names)]
+    def _row(self, side: str) -> Column:
+        values = [F.col(side)[_at(place)].alias(each.name) for place, each in enumerate(self.fields)]
         return F.when(F.col(side).isNotNull(), F.struct(*values)).alias(side)
 
 
