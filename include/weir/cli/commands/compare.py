@@ -160,7 +160,7 @@ def _of_key(rows: RowDifference) -> Iterator[str]:
     for each in rows.repeated:
         repeated = f"{each.a:,} of its values are repeated in A, {each.b:,} in B"
         said = f"the key ({', '.join(each.key)}) is not unique: {repeated}"
-        yield f"{said}. A repeated row is in both or not, and never changed" if each.key == rows.key else said
+        yield f"{said}. Rows with these are never changed" if each.key == rows.key else said
     yield "compared without a key" if rows.key is None else f"compared by the key ({', '.join(rows.key)})"
 
 
