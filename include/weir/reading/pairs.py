@@ -246,21 +246,19 @@ class _Opener:
                 raise
             return replace(pair, problem=str(error))
         keys = [*declared_keys(a.run.topology, pair.a.stage), *declared_keys(b.run.topology, pair.b.stage)]
-        return to_compare(pair, _rows_of(one), _rows_of(other), keys, self.wanted)
+        return to_compare(pair, rows_of(one), rows_of(other), keys, self.wanted)
 
     def _open(self, side: _Side, result: ComparedResult) -> OpenedResults | OpenedState:
         flow, name = side.run.dataflow, result.stage
         if flow.stage(name).kind is StageKind.STATE and flow.state(name).kind is StateKind.KEYED:
             wanted = WantedState(dataflow=flow.name, name=name, run=side.row.id)
-            with ExitStack() as closing:
-                return self.closing.enter_context(open_wanted_state(StateReader(self.services), wanted, closing))
-        with ExitStack() as closing:
-            stage = WantedStage(flow.name, side.row.id, name, version=result.version, by=BY)
-            return self.closing.enter_context(open_stage(self.services, stage, closing))
-        raise AssertionError  # for mypy: an ExitStack may suppress errors, this one does not
+            return self.closing.enter_context(open_wanted_state(StateReader(self.services), wanted, ExitStack()))
+        stage = WantedStage(flow.name, side.row.id, name, version=result.version, by=BY)
+        return self.closing.enter_context(open_stage(self.services, stage, ExitStack()))
 
 
-def _rows_of(opened: OpenedResults | OpenedState) -> RowsToCompare:
+def rows_of(opened: OpenedResults | OpenedState) -> RowsToCompare:
+    """Return what is to be read of an open result; which columns, is not yet known."""
     if isinstance(opened, OpenedState):
         return RowsToCompare(files=(), spark_schema=opened.spark_schema, columns=(), state=opened.to_read())
     return RowsToCompare(files=opened.files, spark_schema=opened.spark_schema, columns=())

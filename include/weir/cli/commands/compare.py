@@ -63,8 +63,7 @@ def compare(
     from weir.reading.pairs import WantedComparison, opened_pairs  # noqa: PLC0415  likewise
     from weir.views.comparison import comparison  # noqa: PLC0415  likewise
 
-    named = () if key_columns is None else tuple(name.strip() for name in key_columns.split(","))
-    wanted = WantedComparison(a=a, b=b, stage=stage, key=named, shown=limit)
+    wanted = WantedComparison(a=a, b=b, stage=stage, key=columns_of(key_columns), shown=limit)
     with opened_services() as services, opened_pairs(services, wanted) as pairs:
         asked = [each.asked for each in pairs.pairs if each.asked is not None]
         found = comparison(pairs, answers(asked, remote or own_server(os.environ)))
@@ -73,6 +72,11 @@ def compare(
     else:
         _print(found)
     raise typer.Exit(_exit_code(found))
+
+
+def columns_of(key: str | None) -> tuple[str, ...]:
+    """Return the columns that an option has, with commas between them."""
+    return () if key is None else tuple(name.strip() for name in key.split(","))
 
 
 def answers(asked: Sequence[ComparisonToMake], url: str | None) -> Sequence[Answer]:
