@@ -5,7 +5,7 @@ any order. Rows are grouped and never joined, so that a key that many rows have 
 row counts as often as it is there. What is shown comes in the order of the key.
 
 The rows of both are grouped by all their columns, which leaves those that one of them has more often; these are grouped
-by the key.
+by the key. Both are kept in Spark's blocks until the rows to show are collected.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from weir.errors import WeirError
 from weir.formats.programs import ComparisonAnswer, ComparisonToMake, RepeatedKey, RowsCompared, RowsToCompare
@@ -58,13 +59,13 @@ def _answer_all(session: SparkSession, asked: Sequence[ComparisonToMake], given:
 def _answer(session: SparkSession, asked: ComparisonToMake, path: Path) -> ComparisonAnswer:
     try:
         compared, differing = compare(session, asked)
-        write_rows(differing.toArrow(), str(path))
     except (*SPARK_ERRORS, WeirError) as error:
         return ComparisonAnswer(error=in_one_line(error))
+    write_rows(differing, str(path))
     return ComparisonAnswer(compared)
 
 
-def compare(session: SparkSession, asked: ComparisonToMake) -> tuple[RowsCompared, DataFrame]:
+def compare(session: SparkSession, asked: ComparisonToMake) -> tuple[RowsCompared, pa.Table]:
     """Return what differs, and the first rows that do, in the order of the key, or of all columns without one.
 
     Of each there are `rows_a` and `rows_b`, how many of these rows one result has more than the other; the row of each,
@@ -75,12 +76,20 @@ def compare(session: SparkSession, asked: ComparisonToMake) -> tuple[RowsCompare
     schema = schema_of(asked.a.spark_schema)
     rows = _Rows(asked, tuple(schema[name] for name in asked.a.columns), _both(session, asked))
     repeated = list[RepeatedKey]()
-    for key in asked.keys:
-        found = RepeatedKey(key, *rows.repeated(key))
-        if not (found.a or found.b):
-            return rows.by_key(key, repeated)
-        repeated.append(found)
-    return rows.by_key(asked.keys[0] if asked.is_key_named else None, repeated)
+    key: _Key | None = None
+    for each in asked.keys:
+        found = RepeatedKey(each, *rows.repeated(each))
+        if found.a or found.b:
+            repeated.append(found)
+        if asked.is_key_named or not (found.a or found.b):
+            key = each
+            break
+    grouped = rows.differing(key, is_unique=not any(each.key == key for each in repeated)).persist()
+    try:
+        compared = rows.compared(grouped, key, repeated)
+        return compared, rows.first(grouped, key).toArrow()
+    finally:
+        grouped.unpersist()
 
 
 def _both(session: SparkSession, asked: ComparisonToMake) -> DataFrame:
@@ -119,57 +128,105 @@ class _Rows:
         found = values.agg(F.count_if(F.col("rows_a") > 1), F.count_if(F.col("rows_b") > 1)).collect()[0]
         return int(found[0]), int(found[1])
 
-    def by_key(self, key: _Key | None, repeated: Sequence[RepeatedKey]) -> tuple[RowsCompared, DataFrame]:
-        """Compare by a key, which need not be unique, or without one (None)."""
-        others = () if key is None else tuple(each.name for each in self.fields if each.name not in key)
-        grouped = self._grouped(key, others)
-        differs = {
-            name: ~F.col("other_a")[_at(place)].eqNullSafe(F.col("other_b")[_at(place)])
-            for place, name in enumerate(others)
-        }
+    def compared(self, grouped: DataFrame, key: _Key | None, repeated: Sequence[RepeatedKey]) -> RowsCompared:
+        """Count what differs, by a key that need not be unique, or without one (None)."""
+        differs = self._differs(key)
         counts = grouped.agg(
-            *(F.coalesce(F.sum(name), F.lit(0)) for name in ("rows_a", "rows_b", "more_a", "more_b")),
+            *(F.coalesce(F.sum(name), F.lit(0)) for name in ("more_a", "more_b")),
             F.count_if("is_changed"),
             *(F.count_if(F.col("is_changed") & condition) for condition in differs.values()),
         )
-        rows_a, rows_b, more_a, more_b, changed, *columns = map(int, counts.collect()[0])
-        compared = RowsCompared(
+        more_a, more_b, changed, *columns = map(int, counts.collect()[0])
+        total = self.both.agg(*(F.coalesce(F.sum(name), F.lit(0)) for name in ("in_a", "in_b"))).collect()[0]
+        return RowsCompared(
             key=key,
             repeated=tuple(repeated),
-            rows_a=rows_a,
-            rows_b=rows_b,
+            rows_a=int(total[0]),
+            rows_b=int(total[1]),
             only_a=more_a - changed,
             only_b=more_b - changed,
             changed=changed,
-            columns=dict(zip(others, columns, strict=True)),
+            columns=dict(zip(differs, columns, strict=True)),
         )
-        return compared, self._first(grouped, differs, self.asked.shown if more_a or more_b else 0)
 
-    def _grouped(self, key: _Key | None, others: _Key) -> DataFrame:
-        """Return a row for each value of the key, with the first row of each result that the other has less often."""
-        names = tuple(each.name for each in self.fields) if key is None else key
-        forms = self.both.select(
-            self._form(names).alias("key"),
-            self._form(others).alias("other"),
-            F.struct(*[_at(place) for place in range(len(self.fields))]).alias("row"),
-            "in_a",
-            "in_b",
-        )
-        equal = forms.groupBy("key", "other").agg(
-            F.first("row").alias("row"), F.sum("in_a").alias("rows_a"), F.sum("in_b").alias("rows_b")
-        )
+    def differing(self, key: _Key | None, *, is_unique: bool) -> DataFrame:
+        """Return a row for each value of the key with rows that a result has more often than the other.
+
+        It has how many these are, the first of them of each result, and its columns that are not of the key.
+        """
+        equal = self._equal(key)
         counted = equal.select(
             "*",
             F.greatest(F.col("rows_a") - F.col("rows_b"), F.lit(0)).alias("more_a"),
             F.greatest(F.col("rows_b") - F.col("rows_a"), F.lit(0)).alias("more_b"),
         )
-        grouped = counted.groupBy("key").agg(
+        differs = "more_a > 0 OR more_b > 0"
+        # Of a unique key no other row is in both.
+        grouped = (counted.where(differs) if is_unique else counted).groupBy("key")
+        found = grouped.agg(
             *(F.sum(name).alias(name) for name in ("rows_a", "rows_b", "more_a", "more_b")),
             *(F.expr(f"min_by(row, other) FILTER (WHERE more_{side} > 0)").alias(side) for side in "ab"),
             *(F.expr(f"min(other) FILTER (WHERE more_{side} > 0)").alias(f"other_{side}") for side in "ab"),
         )
-        is_pair = (F.col("rows_a") == 1) & (F.col("rows_b") == 1) & (F.col("more_a") == 1)
-        return grouped.withColumn("is_changed", F.lit(key is not None) & is_pair)
+        is_pair = (F.col("rows_a") == 1) & (F.col("rows_b") == 1)
+        return found.where(differs).withColumn("is_changed", F.lit(key is not None) & is_pair)
+
+    def first(self, grouped: DataFrame, key: _Key | None) -> DataFrame:
+        """Return the first differing rows, as `compare` gives them."""
+        named = [F.when(condition, F.lit(name)) for name, condition in self._differs(key).items()]
+        none = F.array().cast("array<string>")
+        return (
+            grouped.orderBy("key")
+            .limit(self.asked.shown)
+            .select(
+                F.col("more_a").alias("rows_a"),
+                F.col("more_b").alias("rows_b"),
+                self._named("a"),
+                self._named("b"),
+                F.when(F.col("is_changed"), F.array_compact(F.array(*named)) if named else none)
+                .otherwise(none)
+                .alias("columns"),
+            )
+        )
+
+    def _equal(self, key: _Key | None) -> DataFrame:
+        """Group equal rows: their key and other columns as they are compared, how many there are, and one of them.
+
+        Where its columns are compared as they are, that one is made of these, since Spark groups fastest by numbers.
+        """
+        names = tuple(each.name for each in self.fields) if key is None else key
+        others = self._others(key)
+        apart = [_at(place) for place, each in enumerate(self.fields) if self._is_apart(each)]
+        forms = self.both.select(
+            self._form(names).alias("key"),
+            self._form(others).alias("other"),
+            F.struct(*apart).alias("apart") if apart else F.lit(0).alias("apart"),
+            "in_a",
+            "in_b",
+        )
+        one = [F.first("apart").alias("apart")] if apart else []
+        equal = forms.groupBy("key", "other").agg(F.sum("in_a").alias("rows_a"), F.sum("in_b").alias("rows_b"), *one)
+        places = {name: F.col("key")[_at(place)] for place, name in enumerate(names)}
+        places |= {name: F.col("other")[_at(place)] for place, name in enumerate(others)}
+        values = [
+            (F.col("apart")[_at(place)] if self._is_apart(each) else places[each.name]).alias(_at(place))
+            for place, each in enumerate(self.fields)
+        ]
+        return equal.select("key", "other", "rows_a", "rows_b", F.struct(*values).alias("row"))
+
+    def _is_apart(self, field: StructField) -> bool:
+        """Report whether a column is compared in another form than it has."""
+        return isinstance(field.dataType, (ArrayType, MapType, StructType)) or field.name in self.asked.rule.round
+
+    def _others(self, key: _Key | None) -> _Key:
+        return () if key is None else tuple(each.name for each in self.fields if each.name not in key)
+
+    def _differs(self, key: _Key | None) -> dict[str, Column]:
+        """Return, by column, whether two rows of a key differ in it."""
+        return {
+            name: ~F.col("other_a")[_at(place)].eqNullSafe(F.col("other_b")[_at(place)])
+            for place, name in enumerate(self._others(key))
+        }
 
     def _form(self, names: _Key) -> Column:
         """Return columns as one value that groups and orders rows as the digest counts them."""
@@ -181,19 +238,7 @@ class _Rows:
         rule = self.asked.rule
         return {each.name: F.expr(comparable(_at(place), each, rule)) for place, each in enumerate(self.fields)}
 
-    def _first(self, grouped: DataFrame, differs: dict[str, Column], most: int) -> DataFrame:
-        named = [F.when(condition, F.lit(name)) for name, condition in differs.items()]
-        columns = F.array_compact(F.array(*named)) if named else F.array().cast("array<string>")
-        first = grouped.where("more_a > 0 OR more_b > 0").orderBy("key").limit(most)
-        return first.select(
-            F.col("more_a").alias("rows_a"),
-            F.col("more_b").alias("rows_b"),
-            self._row("a"),
-            self._row("b"),
-            F.when(F.col("is_changed"), columns).otherwise(F.array().cast("array<string>")).alias("columns"),
-        )
-
-    def _row(self, side: str) -> Column:
+    def _named(self, side: str) -> Column:
         values = [F.col(side)[_at(place)].alias(each.name) for place, each in enumerate(self.fields)]
         return F.when(F.col(side).isNotNull(), F.struct(*values)).alias(side)
 

@@ -54,7 +54,7 @@ def compared(spark, tmp_path):
             shown=shown,
         )
         counts, differing = compare(spark, asked)
-        return counts, differing.toArrow().to_pylist()
+        return counts, differing.to_pylist()
 
     return compare_them
 
