@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 import uuid
+from pathlib import Path
 
 import pytest
 from sqlalchemy import func, select
@@ -114,6 +116,13 @@ def test_two_runs_are_compared_result_by_result(environment, server):
     ]
     assert (totals["key"], totals["changed"]) == (["zone"], 1)
     assert leases(environment) == 0
+
+
+def test_the_page_shows_what_the_command_prints(environment, server):
+    page = (Path(__file__).parents[3] / "docs" / "compare.md").read_text()
+    [(words, picture)] = re.findall(r"(?s)```\n\$ weir (compare .*?)\n(.*?)```", page)
+    done = invoked(*words.split(), "--remote", server.url)
+    assert (done.exit_code, done.stdout) == (1, picture)
 
 
 def test_dataflows_of_other_parallelism_are_equal(environment, monkeypatch):

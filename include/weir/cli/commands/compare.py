@@ -29,18 +29,12 @@ SHOWN = 10
 EXIT_DIFFER = 1
 EXIT_NOT_COMPARED = 2
 
-Compared = Annotated[
-    str,
-    typer.Argument(
-        help="A run, DATAFLOW@EPOCH or Airflow's run id, or a published version, DATAFLOW.SINK@EPOCH#VERSION.",
-        show_default=False,
-    ),
-]
+_NAME = "A run, DATAFLOW@EPOCH or Airflow's run id, or a published version, DATAFLOW.SINK@EPOCH#VERSION."
 
 
 def compare(
-    a: Compared,
-    b: Compared,
+    a: Annotated[str, typer.Argument(metavar="A", help=_NAME, show_default=False)],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another one.", show_default=False)],
     stage: Annotated[str | None, typer.Option(help="Only the result of this stage, sink or state.")] = None,
     key_columns: Annotated[
         str | None,
