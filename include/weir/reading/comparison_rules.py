@@ -118,6 +118,11 @@ def named_key(name: str, key: Key, columns: Sequence[str]) -> tuple[Key, ...]:
 # Digests
 
 
+def rows_of_digests(digests: Sequence[ContentDigest]) -> int | None:
+    """Return the number of rows of all partitions; None where a chain says only how many there can be."""
+    return None if any(each.version == OF_CHAIN for each in digests) else sum(each.rows for each in digests)
+
+
 def are_equal(a: Sequence[ContentDigest], b: Sequence[ContentDigest]) -> bool | None:
     """Report whether all partitions of two results have the same rows and columns, by their digests; None: not known.
 
@@ -129,5 +134,5 @@ def are_equal(a: Sequence[ContentDigest], b: Sequence[ContentDigest]) -> bool | 
     versions = {version for version, _, _ in kinds}
     if versions == {OF_RESULT} and len(kinds) == 1:
         return False
-    counts = [sum(each.rows for each in digests) for digests in (a, b)]
-    return False if OF_CHAIN not in versions and counts[0] != counts[1] else None
+    counts = [rows_of_digests(a), rows_of_digests(b)]
+    return False if None not in counts and counts[0] != counts[1] else None

@@ -19,7 +19,7 @@ from weir.dataflow.digest_rule import DigestRule
 from weir.dataflow.stage import StageKind
 from weir.dataflow.state import StateKind
 from weir.errors import Misconfigured
-from weir.execution.run_state import Obstacle
+from weir.execution.run_state import Obstacle, RunState
 from weir.formats.manifest import ContentDigest, parsed_digest
 from weir.formats.programs import ComparisonToMake, RowsToCompare
 from weir.ledger.database.tables import RunRow
@@ -36,6 +36,7 @@ from weir.reading.comparison_rules import (
     columns_in_common,
     declared_keys,
     named_key,
+    rows_of_digests,
     rule_of_both,
     usable_keys,
 )
@@ -139,6 +140,7 @@ class _Side:
 
     row: RunRow
     run: Run
+    state: RunState
     sink: str | None = None
     version: int | None = None
 
@@ -154,12 +156,13 @@ def _side(session: Session, name: str) -> _Side:
     if row.pinned is None:
         raise Misconfigured.of("reading.run_not_begun", row_id=row.id, run_id=row.run_id)
     run = run_by_id(session, row.id)
+    state = run_state(session, run)
     if found is None:
-        return _Side(row, run)
+        return _Side(row, run, state)
     require_written(row, run.topology, found["sink"])
     if found["sink"] not in run.topology.sinks:
         raise Misconfigured.of("reading.stage_is_no_sink", stage=found["sink"], run=row.id, sinks=run.topology.sinks)
-    return _Side(row, run, found["sink"], None if found["version"] is None else int(found["version"]))
+    return _Side(row, run, state, found["sink"], None if found["version"] is None else int(found["version"]))
 
 
 def _names(
@@ -192,12 +195,14 @@ def _recorded(session: Session, a: _Side, b: _Side, name_a: str, name_b: str) ->
             run=side.row.id,
             stage=name,
             version=version,
-            rows=None if digests is None else sum(each.rows for each in digests),
+            rows=None if digests is None else rows_of_digests(digests),
         )
         for side, name, (version, digests) in zip((a, b), (name_a, name_b), found, strict=True)
     ]
     one, other = (digests for _, digests in found)
     is_equal = None if one is None or other is None else are_equal(one, other)
+    if is_equal is False and any(name in side.run.topology.states for side, name in ((a, name_a), (b, name_b))):
+        is_equal = None  # the digest of a state may also be of when its rows were last updated
     return Pair(a=results[0], b=results[1], rule=rule_of_both(*rules), is_equal=is_equal)
 
 
@@ -208,11 +213,10 @@ def _digests(session: Session, side: _Side, name: str) -> tuple[int | None, list
     """
     if name in side.run.topology.sinks:
         return _published_digests(session, side, name)
-    state = run_state(session, side.run)
     for layout in side.run.topology.layouts_of(name):
         partitions = side.run.topology.partitions_of(name, layout.id)
-        if all(_ONLY_GONE.issuperset(state.obstacles(each)) for each in partitions):
-            return None, [parsed_digest(state.results[each].digest) for each in partitions]
+        if all(_ONLY_GONE.issuperset(side.state.obstacles(each)) for each in partitions):
+            return None, [parsed_digest(side.state.results[each].digest) for each in partitions]
     return None, None
 
 

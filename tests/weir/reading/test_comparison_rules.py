@@ -15,6 +15,7 @@ from weir.reading.comparison_rules import (
     columns_in_common,
     declared_keys,
     named_key,
+    rows_of_digests,
     rule_of_both,
     usable_keys,
 )
@@ -97,6 +98,11 @@ def test_a_named_key_has_columns_that_are_compared():
         named_key("zones", ("zone", "day"), ["id", "zone"])
     assert "'day'" in str(refused.value)
     assert "id, zone" in str(refused.value)
+
+
+def test_a_chain_counts_no_rows():
+    assert rows_of_digests(PARTS) == 4
+    assert rows_of_digests([*PARTS, digest(version=OF_CHAIN)]) is None
 
 
 def digest(rows=4, xor=7, *, version=OF_RESULT, schema="s", rule=""):

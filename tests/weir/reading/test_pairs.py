@@ -3,7 +3,8 @@
 import pytest
 from sqlalchemy import select
 from tests.messages.kinds import of_kind
-from tests.weir.restoring import second_airflow
+from tests.weir.restoring import aircraft, run_days, second_airflow
+from tests.weir.small_dataflow import World
 
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.errors import Misconfigured
@@ -169,6 +170,18 @@ def test_what_a_run_has_not_computed_or_not_published_is_said_of_that_alone(done
     assert f"run {SECOND} has not published delays" in problems["delays"]
     with pytest.raises(Misconfigured, check=of_kind("reading.not_published")):
         pairs(done, stage="delays")
+
+
+def test_states_are_compared_as_their_epochs_have_left_them_by_their_key(tmp_path):
+    world = World(tmp_path, aircraft())
+    run_days(world.airflow, 1, 2)
+    found, leased = pairs(world, stage="history")
+    [pair] = found.pairs
+    assert pair.is_equal is None
+    assert (pair.asked.keys, pair.asked.is_key_named) == ((("k",),), False)
+    assert (pair.asked.a.files, len(pair.asked.a.state.files), len(pair.asked.b.state.files)) == ((), 2, 4)
+    assert leased == {(FIRST, "history"), (SECOND, "history")}
+    assert pairs(world, b=FIRST, stage="history")[0].pairs[0].is_equal
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,8 @@ by_zone = Stage("by_zone", "MODULE:by_zone", [blocking(trips, by="zone")], paral
 flow = Dataflow("trips", [trips, by_zone, sink(by_zone, "zones")], keep="60 days")
 dag = dataflow_dag(flow, schedule="@daily", start_date=datetime(2013, 1, 1, tzinfo=UTC))
 """
+OTHER_COLUMNS = """return found.select(F.lit("x").alias("more"), F.col("distance").cast("float"), "zone", "trips")
+"""
 FIRST, SECOND, OTHER = "trips@20130101T000000Z", "trips@20130102T000000Z", "others@20130101T000000Z"
 
 
@@ -178,7 +180,7 @@ def test_what_new_code_computes_is_compared_with_what_the_run_stores(environment
     )
     assert (found["comparison"]["outcome"], found["comparison"]["by_digest"]) == ("equal", True)
     code = environment["folder"] / f"{module}.py"
-    code.write_text(PIPELINE.replace('F.count("*")', '(F.count("*") + 1)'))
+    code.write_text(PIPELINE.replace('F.count("*")', '(F.count("*") + 1)').replace("return found\n", OTHER_COLUMNS))
     try:
         other = invoked(*words)
     finally:
@@ -186,6 +188,8 @@ def test_what_new_code_computes_is_compared_with_what_the_run_stores(environment
     assert other.exit_code == 1
     lines = other.stdout.splitlines()
     assert "A is what the run stores, B what was computed: differ" in lines
+    assert "  columns only in B: more string" in lines
+    assert "  column distance is double in A and float in B: its values were not compared" in lines
     assert "  4 of 4 rows differ, 100.00%" in lines
     assert "│ south │ both │ trips: 3 -> 4 │" in lines
     assert lines[-1] == "Nothing was stored."

@@ -242,7 +242,7 @@ def test_what_is_computed_is_compared_with_what_the_run_stores(trials):
     with opened_pair(trials.services, same, stored_as(trials.services, same.trial), (), 9) as pair:
         assert (pair.a.stage, pair.b.stage, pair.is_equal, pair.asked) == ("known", "known", True, None)
         assert trials.leases() == 0
-    trials.write(PIPELINE.replace('where("n > 0")', 'where("tail != 't3'")'))
+    trials.write(PIPELINE.replace('where("n > 0")', "where(\"tail != 't3'\")"))
     other, _ = trials.tried("known")
     with opened_pair(trials.services, other, "known", ("tail", "n"), 9) as pair:
         assert pair.is_equal is False
@@ -260,17 +260,19 @@ def test_a_stage_that_the_run_does_not_store_is_compared_with_nothing(trials):
 
 
 def test_what_the_run_stores_no_more_is_not_compared_and_says_why(trials):
-    trials.write(PIPELINE.replace('where("n > 0")', 'where("n > 5")'))
+    trials.write(PIPELINE.replace('where("n > 0")', 'where("n > 99")'))
     other, _ = trials.tried("known")
+    query = select(ResultRow).where(ResultRow.run == SECOND, ResultRow.stage == "known", ResultRow.is_current)
     with trials.ledger.transaction("flow") as session:
-        query = select(ResultRow).where(ResultRow.run == SECOND, ResultRow.stage == "known", ResultRow.is_current)
-        row = session.scalar(query)
-        state, row.state = row.state, "released"
-    with opened_pair(trials.services, other, "known", (), 9) as pair:
-        assert (pair.asked, pair.is_equal) == (None, None)
-        assert "known[0]" in pair.problem
-    with trials.ledger.transaction("flow") as session:
-        session.scalar(query).state = state
+        row = session.scalars(query).one()
+        before, row.state = row.state, "released"
+    try:
+        with opened_pair(trials.services, other, "known", (), 9) as pair:
+            assert (pair.asked, pair.is_equal) == (None, None)
+            assert f"known[0] (plain) of {SECOND}" in pair.problem
+    finally:
+        with trials.ledger.transaction("flow") as session:
+            session.scalars(query).one().state = before
 
 
 @pytest.mark.parametrize("wanted", [{"samples": Path("samples")}, {"subtask": 1}])

@@ -18,6 +18,7 @@ from weir.cli.commands.compare import answers, columns_of, print_result
 from weir.cli.documents import AsJson, print_data, print_document
 from weir.cli.tables import print_line
 from weir.environment import opened_services
+from weir.errors import Misconfigured
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,6 +96,8 @@ def try_stage(
     )
     if compare:
         require_comparable(wanted)
+    elif key_columns is not None:
+        raise Misconfigured.of("cli.key_in_vain")
     with tempfile.TemporaryDirectory(prefix="weir-try-") as folder:
         with opened_trial(wanted, scratch_in(Path(folder))) as trial:
             stored = _stored_as(trial) if compare else ""

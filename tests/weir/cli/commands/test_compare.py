@@ -4,11 +4,13 @@ import json
 
 import pytest
 from sqlalchemy import select
+from tests.messages.kinds import of_kind
 from tests.weir.command_line import invoked, use
 from tests.weir.small_dataflow import World, ladder
 
 from weir.cli.commands.compare import print_result
 from weir.dataflow.digest_rule import DigestRule
+from weir.errors import Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.formats.programs import ComparisonAnswer, ComparisonToMake, RepeatedKey, RowsCompared, RowsToCompare
 from weir.ledger.database.tables import ResultRow
@@ -185,3 +187,10 @@ def test_a_column_of_another_type_is_named(capsys):
     print_result(result_comparison(pair(b={"zone": "string", "fare": "decimal(9,2)"}), (ComparisonAnswer(KEYED), [])))
     assert "column fare is double in A and decimal(9,2) in B: its values were not compared" in capsys.readouterr().out
     assert column_difference(A, {**A, "fare": "date"}).types == (OtherType("fare", "double", "date"),)
+
+
+def test_a_trial_has_a_key_only_to_compare():
+    with pytest.raises(Misconfigured, check=of_kind("cli.key_in_vain")):
+        invoked("try", "dag.py", "clean", "--key", "k")
+    with pytest.raises(Misconfigured, check=of_kind("trials.not_comparable")):
+        invoked("try", "dag.py", "clean", "--compare", "--samples", "samples")
