@@ -1,6 +1,9 @@
 """`weir compare`, as a person types it, where no Spark is needed; and how what Spark has found is printed."""
 
 import json
+import re
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 from sqlalchemy import select
@@ -16,10 +19,18 @@ from weir.formats.programs import ComparisonAnswer, ComparisonToMake, RepeatedKe
 from weir.ledger.database.tables import ResultRow
 from weir.ledger.results import transition
 from weir.reading.availability import Unreadable
-from weir.reading.comparison_rules import OtherType, column_difference
+from weir.reading.comparison_rules import ColumnDifference, OtherType, column_difference
 from weir.reading.pairs import ComparedResult, Pair, Pairs
 from weir.retention.release import delete_released, release
-from weir.views.comparison import Outcome, comparison, result_comparison
+from weir.views.comparison import (
+    Comparison,
+    DifferingRow,
+    Outcome,
+    ResultComparison,
+    RowDifference,
+    comparison,
+    result_comparison,
+)
 
 FIRST, SECOND = "ladder@20130101T000000Z", "ladder@20130102T000000Z"
 
@@ -194,3 +205,18 @@ def test_a_trial_has_a_key_only_to_compare():
         invoked("try", "dag.py", "clean", "--key", "k")
     with pytest.raises(Misconfigured, check=of_kind("trials.not_comparable")):
         invoked("try", "dag.py", "clean", "--compare", "--samples", "samples")
+
+
+def test_the_page_has_all_fields_of_the_document():
+    page = (Path(__file__).parents[4] / "docs" / "compare.md").read_text()
+    told = {name.removesuffix("[]") for name in re.findall(r"`((?:comparison|results\[\])[\w.\[\]]*)`", page)}
+    of = {
+        "comparison": Comparison,
+        "results[]": ResultComparison,
+        "results[].columns": ColumnDifference,
+        "results[].rows": RowDifference,
+    }
+    known = {f"{name}.{each.name}" for name, kind in of.items() for each in fields(kind)}
+    assert told - {"comparison", "results"} == known
+    for kind in (DifferingRow, OtherType, RepeatedKey):
+        assert {each.name for each in fields(kind)} <= set(re.findall(r"`(\w+)`", page))
