@@ -1,7 +1,7 @@
 """`weir try`: what a stage returns, computed on a local Spark, before it is deployed or while it fails.
 
-Invariants: nothing is stored, and the ledger gets a read lease only. The exit code is 1 if the stage's code raises an
-error or a quality gate fails that fails its task.
+Invariants: nothing is stored, and the ledger gets read leases only. The exit code is 1 if the stage's code raises an
+error, a quality gate fails that fails its task, or what is compared differs.
 """
 
 from __future__ import annotations
