@@ -44,10 +44,10 @@ def compared(spark, tmp_path):
     def compare_them(a, b, schema=TRIPS, *, other=None, keys=(), named=False, rule=PLAIN_RULE, files=(1, 1), shown=9):
         (schema_a, files_a), (schema_b, files_b) = stored(a, schema, files[0]), stored(b, other or schema, files[1])
         types_a, types_b = column_types(schema_a), column_types(schema_b)
-        columns = tuple(columns_in_common(types_a, types_b, rule))
+        columns = columns_in_common(types_a, types_b, rule)
         asked = ComparisonToMake(
-            a=RowsToCompare(files=files_a, spark_schema=schema_a, columns=columns),
-            b=RowsToCompare(files=files_b, spark_schema=schema_b, columns=columns),
+            a=RowsToCompare(files=files_a, spark_schema=schema_a, columns=tuple(columns)),
+            b=RowsToCompare(files=files_b, spark_schema=schema_b, columns=tuple(columns.values())),
             keys=tuple((each,) if isinstance(each, str) else each for each in keys),
             is_key_named=named,
             rule=rule,
@@ -194,6 +194,13 @@ def test_columns_are_compared_by_name_whatever_their_order_and_what_only_one_has
     found, rows = compared(DAY, turned[:2], other="distance DOUBLE, id BIGINT, zone STRING, more STRING", keys=["id"])
     assert counted(found) == (3, 2, 1, 0, 0)
     assert [row["a"] for row in rows] == [{"id": 3, "zone": "south", "distance": 1.25}]
+
+
+def test_columns_are_compared_in_any_spelling_and_named_as_in_the_first_result(compared):
+    changed = [(1, "north", 2.5), (2, "north", 4.0), (3, "west", 1.25)]
+    found, rows = compared(DAY, changed, other="ID BIGINT, Zone STRING, distance DOUBLE", keys=["id"])
+    assert (found.key, counted(found), found.columns) == (("id",), (3, 3, 0, 0, 1), {"zone": 1, "distance": 0})
+    assert [(row["b"], row["columns"]) for row in rows] == [({"id": 3, "zone": "west", "distance": 1.25}, ["zone"])]
 
 
 def test_columns_count_as_the_rule_of_the_digest_says(compared):
