@@ -37,6 +37,7 @@ COMMANDS: Final = {
     "dataflows": "weir.cli.commands.runs:dataflows",
     "runs": "weir.cli.commands.runs:runs",
     "results": "weir.cli.commands.results:results",
+    "compare": "weir.cli.commands.compare:compare",
     "failovers": "weir.cli.commands.failovers:failovers",
     "plan": "weir.cli.commands.plan:plan",
     "clear": "weir.cli.commands.plan:clear",

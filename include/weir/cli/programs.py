@@ -1,4 +1,4 @@
-"""Runs programs that use Spark: digests of rows, quality checks, queries of states.
+"""Runs programs that use Spark: digests and comparisons of rows, quality checks, queries of states.
 
 Invariants: this process needs neither Spark nor Java; each program has a process of its own. The URL of a server, which
 may have a token, reaches a program by its environment, never by its command line.
@@ -12,25 +12,25 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
 from weir.environment import command_environment
 from weir.errors import EngineLost, Misconfigured
 from weir.formats.codec import from_json, to_json
-from weir.formats.programs import PROBLEM, answer_from_json
+from weir.formats.programs import PROBLEM, ComparisonAnswer, answer_from_json
 from weir.formats.region_job import RegionReport
 from weir.java import spark_environment
 from weir.secrecy import without_secrets
 from weir.settings import SPARK_VARIABLE
-from weir.typed_json import message_to_json
+from weir.typed_json import message_from_json, message_to_json
 from weir.wording import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from weir.formats.programs import ContentAnswer, ResultToCheck, StateQuery
+    from weir.formats.programs import ComparisonToMake, ContentAnswer, ResultToCheck, StateQuery
     from weir.formats.region_job import CheckJob
 
 
@@ -107,6 +107,40 @@ def checked(
     return report
 
 
+def compared(
+    asked: Sequence[ComparisonToMake], url: str | None, environ: Mapping[str, str]
+) -> list[tuple[ComparisonAnswer, list[dict[str, Any]]]]:
+    """Compare the rows of results; return what was found of each, and the first rows that differ.
+
+    `url` is that of a Spark Connect server; None: local Spark in the program. Raises EngineLost if the program fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="weir-compare-") as name:
+        folder = Path(name)
+        request, log = folder / "request.json", folder / "log"
+        request.write_text(message_to_json(asked))
+        with log.open("wb") as errors:
+            done = subprocess.run(
+                [sys.executable, "-m", "weir_spark.checks.comparison", str(request), str(folder)],
+                env=spark_environment(environ, folder, url),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                check=False,
+            )
+        if done.returncode:
+            raise EngineLost.of("cli.rows_not_compared", end=_end(log))
+        answers = message_from_json(tuple[ComparisonAnswer, ...], (folder / "answers.json").read_bytes())
+        return [
+            (each, [] if each.error else _rows(folder / f"rows-{number}.arrow").to_pylist())
+            for number, each in enumerate(answers)
+        ]
+
+
+def _rows(path: Path) -> pa.Table:
+    with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
+        return cast("pa.Table", stream.read_all())
+
+
 _SHOWN = 2000
 
 
@@ -130,8 +164,7 @@ def answered(query: StateQuery, remote: str | None, environ: Mapping[str, str]) 
         )
         if done.returncode:
             raise Misconfigured.of("cli.query_not_answered", problem=_problem(done.stderr))
-        with pa.OSFile(str(rows)) as file, pa.ipc.open_stream(file) as stream:
-            return cast("pa.Table", stream.read_all())
+        return _rows(rows)
 
 
 def _problem(said: str) -> str:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from weir.formats.checks import CheckOutcome, GateResult
@@ -111,6 +111,23 @@ def parsed_digest(text: str) -> ContentDigest:
         version=version,
         rule=rule,
     )
+
+
+def together(digests: Sequence[ContentDigest]) -> str:
+    """Return the digest of all rows of several partitions; the digest of each, where they cannot be combined."""
+    first, *others = digests
+    for other in others:
+        is_sum = first.version != OF_CHAIN
+        if not is_sum or (other.schema, other.version, other.rule) != (first.schema, first.version, first.rule):
+            return "|".join(str(each) for each in digests)
+        first = replace(
+            first,
+            rows=first.rows + other.rows,
+            xor=first.xor ^ other.xor,
+            low_sum=first.low_sum + other.low_sum,
+            high_sum=first.high_sum + other.high_sum,
+        )
+    return str(first)
 
 
 def digest_version(digest: str) -> int:

@@ -1,4 +1,4 @@
-"""What programs with Spark are asked, and what they answer: digests of stored rows, a query of states, a trial.
+"""What programs with Spark are asked, and what they answer: digests and comparisons of rows, queries, trials.
 
 Invariant: requests and answers are JSON (`weir.typed_json`); equal values give equal bytes, and another version is
 refused.
@@ -60,6 +60,71 @@ def answer_from_json(line: str) -> ContentAnswer | None:
         return typed("answer", ContentAnswer, json.loads(line))
     except ValueError:
         return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsToCompare:
+    """The rows of a result, of all its subtasks: their files as Spark URLs, and their columns; of keyed state `state`.
+
+    `columns` are those to compare, in the order of those of the other result that they are compared with.
+    """
+
+    files: tuple[str, ...]
+    spark_schema: str
+    columns: tuple[str, ...]
+    state: StateToRead | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonToMake:
+    """Compare the rows of two results, by a key: some of the columns, as `a` spells them.
+
+    The first of `keys` that no two rows of a result have in common is the key; none is, if there is no such one. With
+    `is_key_named` the only one is the key in any case. A column counts as `rule` says. `shown` is how many differing
+    rows are answered, at most.
+    """
+
+    a: RowsToCompare
+    b: RowsToCompare
+    keys: tuple[tuple[str, ...], ...]
+    is_key_named: bool
+    rule: DigestRule
+    shown: int
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedKey:
+    """A key that is not unique: how many of its values several rows of `a` have in common, and how many of `b`."""
+
+    key: tuple[str, ...]
+    a: int
+    b: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsCompared:
+    """How many rows are compared, in one result only, or changed: the two of a key differ; `columns` says in what.
+
+    `columns` has how many changed rows differ in a column that is not of the key. Without a `key`, and for a value of
+    it that several rows of a result have in common, rows are equal or not, and none is changed.
+    """
+
+    key: tuple[str, ...] | None
+    repeated: tuple[RepeatedKey, ...]
+    rows_a: int
+    rows_b: int
+    only_a: int
+    only_b: int
+    changed: int
+    columns: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonAnswer:
+    """What a comparison has found, or the error. The differing rows are in a file beside it."""
+
+    compared: RowsCompared | None = None
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

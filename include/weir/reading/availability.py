@@ -74,20 +74,14 @@ class Chosen:
         return TO_INSPECT if self.is_inspected else (PartitionState.FINISHED,)
 
 
-def published_results(session: Session, row: RunRow, topology: Topology, sink: str) -> Chosen:
-    """Return the newest published version of a sink, whatever has been computed since.
+def published_results(
+    session: Session, row: RunRow, topology: Topology, sink: str, version: int | None = None
+) -> Chosen:
+    """Return a published version of a sink, the newest unless one is named, whatever has been computed since.
 
     Raises Misconfigured for one that was never published or is not any more, and Unreadable.
     """
-    query = (
-        select(PublicationRow)
-        .where(PublicationRow.run == row.id, PublicationRow.sink == sink, PublicationRow.published_at.is_not(None))
-        .order_by(PublicationRow.version.desc())
-        .limit(1)
-    )
-    found = session.scalar(query)
-    if found is None:
-        raise Misconfigured.of("reading.not_published", row_id=row.id, sink=sink)
+    found = published_version(session, row.id, sink, version)
     if found.expired_at is not None:
         raise Misconfigured.of(
             "reading.version_removed",
@@ -100,6 +94,24 @@ def published_results(session: Session, row: RunRow, topology: Topology, sink: s
     rows = _of_version(session, found)
     _require(row, rows)
     return Chosen.of(row, sink, layout.id, rows, found.version)
+
+
+def published_version(session: Session, run: str, sink: str, version: int | None = None) -> PublicationRow:
+    """Return a version of a sink that was published, the newest unless one is named; it may be removed by now.
+
+    Raises Misconfigured for one that was never published.
+    """
+    query = select(PublicationRow).where(
+        PublicationRow.run == run, PublicationRow.sink == sink, PublicationRow.published_at.is_not(None)
+    )
+    known = list(session.scalars(query.order_by(PublicationRow.version)))
+    if not known:
+        raise Misconfigured.of("reading.not_published", row_id=run, sink=sink)
+    found = next((each for each in reversed(known) if version in (None, each.version)), None)
+    if found is None:
+        versions = [each.version for each in known]
+        raise Misconfigured.of("reading.version_unknown", row_id=run, sink=sink, version=version, versions=versions)
+    return found
 
 
 def _of_version(session: Session, version: PublicationRow) -> list[ResultRow]:

@@ -22,8 +22,15 @@ When = str | date | datetime | None
 """A run: its id in the ledger (DATAFLOW@EPOCH) or in Airflow, its epoch, or a time in it; None: the newest."""
 
 
-def choose(session: Session, dataflow: str, run: When, stage: str | None, attempt: str | None = None) -> Chosen:
-    """Find what is meant; of an `attempt` what it has written, also in quarantine.
+def choose(
+    session: Session,
+    dataflow: str,
+    run: When,
+    stage: str | None,
+    attempt: str | None = None,
+    version: int | None = None,
+) -> Chosen:
+    """Find what is meant; of an `attempt` what it has written, also in quarantine; of a sink a version, or the newest.
 
     Raises Misconfigured for what is not known, and Unreadable for what cannot be read.
     """
@@ -42,9 +49,9 @@ def choose(session: Session, dataflow: str, run: When, stage: str | None, attemp
     name = _stage(topology, stage)
     row = wanted or _newest(session, begun, topology, name)
     topology = _topology(row)
-    _require_written(row, topology, name)
+    require_written(row, topology, name)
     if name in topology.sinks:
-        return published_results(session, row, topology, name)
+        return published_results(session, row, topology, name, version)
     return current_results(session, row, name)
 
 
@@ -136,7 +143,7 @@ def _newest(session: Session, begun: list[RunRow], topology: Topology, stage: st
 
 
 def _partitions(topology: Topology, stage: str) -> int:
-    layouts = topology.layouts_of(stage) if stage in _written(topology) else ()
+    layouts = topology.layouts_of(stage) if stage in written_stages(topology) else ()
     return sum(len(topology.partitions_of(stage, layout.id)) for layout in layouts)
 
 
@@ -152,17 +159,19 @@ def _stage(topology: Topology, stage: str | None) -> str:
         "reading.stage_not_named",
         dataflow=topology.dataflow.name,
         sinks=", ".join(topology.sinks) or "nothing",
-        written=_written(topology),
+        written=written_stages(topology),
     )
 
 
-def _written(topology: Topology) -> list[str]:
+def written_stages(topology: Topology) -> list[str]:
+    """Return the stages of a dataflow that are written, sinks and states too, producers first."""
     written = (each.stage for region in topology.region_ids() for each in topology.outputs(region))
     return list(dict.fromkeys(written))
 
 
-def _require_written(row: RunRow, topology: Topology, stage: str) -> None:
-    written = _written(topology)
+def require_written(row: RunRow, topology: Topology, stage: str) -> None:
+    """Raise Misconfigured for a stage that a run does not have, or never writes."""
+    written = written_stages(topology)
     if stage in written:
         return
     if stage in (each.name for each in topology.dataflow.stages):

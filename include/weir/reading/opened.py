@@ -9,7 +9,7 @@ import hashlib
 import io
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from weir.coordination.read_leases import ReadLease
 from weir.errors import Fault, Loss, Misconfigured
-from weir.formats.manifest import OF_CHAIN, READ_OPTIONS, ContentDigest, DataFile, Manifest
+from weir.formats.manifest import READ_OPTIONS, DataFile, Manifest, together
 from weir.ledger.database.tables import ResultRow
 from weir.reading.availability import Chosen, Unreadable, advice
 from weir.state.spark_schema import arrow_schema, spark_ddl
@@ -133,6 +133,11 @@ class OpenedResults(Opened):
         """The digest of all rows: equal for equal rows, however they are partitioned."""
         return together([manifest.digest for _, manifest in self._parts])
 
+    @property
+    def spark_schema(self) -> str:
+        """The columns, as Spark's own JSON of a schema."""
+        return self._parts[0][1].spark_schema
+
     def arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Read all rows, or some columns of them, into memory, each file compared with its recorded SHA-256.
 
@@ -152,7 +157,7 @@ class OpenedResults(Opened):
         Spark reads them when they are used: from now on they are claimed until this is closed or the process ends.
         """
         self._keep_lease()
-        columns = spark_ddl(self._parts[0][1].spark_schema)
+        columns = spark_ddl(self.spark_schema)
         if not self.files:
             return session.createDataFrame([], columns)
         return session.read.options(**READ_OPTIONS).schema(columns).parquet(*self.files)
@@ -177,7 +182,7 @@ class OpenedResults(Opened):
         )
 
     def _arrow_schema(self, columns: Sequence[str] | None) -> pa.Schema:
-        schema = arrow_schema(self._parts[0][1].spark_schema)
+        schema = arrow_schema(self.spark_schema)
         unknown = [name for name in columns or () if name not in schema.names]
         if unknown:
             raise Misconfigured.of("reading.column_unknown", stage=self.stage, unknown=unknown[0], names=schema.names)
@@ -211,20 +216,3 @@ class OpenedResults(Opened):
     def _unreadable(self, row: ResultRow, fault: Fault, detail: str) -> Unreadable:
         loss = Loss(row.run, row.stage, row.subtask, row.layout, row.attempt, fault, detail)
         return Unreadable([loss], advice(row.run, [row], is_named=fault is Fault.DAMAGED))
-
-
-def together(digests: Sequence[ContentDigest]) -> str:
-    """Return the digest of all rows of several partitions; the digest of each, where they cannot be combined."""
-    first, *others = digests
-    for other in others:
-        is_sum = first.version != OF_CHAIN
-        if not is_sum or (other.schema, other.version, other.rule) != (first.schema, first.version, first.rule):
-            return "|".join(str(each) for each in digests)
-        first = replace(
-            first,
-            rows=first.rows + other.rows,
-            xor=first.xor ^ other.xor,
-            low_sum=first.low_sum + other.low_sum,
-            high_sum=first.high_sum + other.high_sum,
-        )
-    return str(first)

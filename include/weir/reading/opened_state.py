@@ -133,6 +133,11 @@ class OpenedState(Opened):
         return all(each.is_counted for each in self.partitions)
 
     @property
+    def spark_schema(self) -> str:
+        """The columns, as Spark's own JSON of a schema."""
+        return self._at.spark_schema
+
+    @property
     def bytes(self) -> int:
         """The size of all files."""
         return sum(file.file.bytes for file in {file.path: file for file in self._files}.values())

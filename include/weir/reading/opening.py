@@ -6,6 +6,7 @@ Invariant 4: a reader gets a lease in the transaction that finds the results.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import overload
 
 from weir.coordination.evidence import require_own_ledger
@@ -82,18 +83,30 @@ def open_results(
                 is_fresh=fresh,
             )
             return open_wanted_state(StateReader(services), wanted, closing)
-        return _open_stage(services, dataflow, run, stage, closing, attempt)
+        return open_stage(services, WantedStage(dataflow, run, stage, attempt), closing)
     raise AssertionError  # for mypy: an ExitStack may suppress errors, this one does not
 
 
-def _open_stage(
-    services: Services, dataflow: str, run: When, stage: str | None, closing: ExitStack, attempt: str | None
-) -> OpenedResults:
+@dataclass(frozen=True, slots=True)
+class WantedStage:
+    """What is to be opened; `version` is that of a sink (None: the newest). The lease names the reader `by`."""
+
+    dataflow: str
+    run: When = None
+    stage: str | None = None
+    attempt: str | None = None
+    version: int | None = None
+    by: str = "weir.open"
+
+
+def open_stage(services: Services, wanted: WantedStage, closing: ExitStack) -> OpenedResults:
+    """Open the rows of a stage, which close what `closing` has. Raises Misconfigured, Unreadable, Retryable."""
+    dataflow = wanted.dataflow
     require_own_ledger(services, dataflow)
     with services.ledger.transaction(dataflow) as session:
-        chosen = choose(session, dataflow, run, stage, attempt)
+        chosen = choose(session, dataflow, wanted.run, wanted.stage, wanted.attempt, wanted.version)
         numbers = [row.id for row in chosen.rows]
-        claim = claimed(session, services, dataflow, numbers, reader("weir.open"), chosen.states)
+        claim = claimed(session, services, dataflow, numbers, reader(wanted.by), chosen.states)
     lease = ReadLease(claim)
     closing.callback(lease.close)
     manifests = manifests_of(services, chosen)

@@ -38,6 +38,11 @@ def spark_ddl(spark_schema: str) -> str:
     return ", ".join(f"{_quoted(each['name'])} {_ddl(each['type'])}" for each in _fields(spark_schema))
 
 
+def column_types(spark_schema: str) -> dict[str, str]:
+    """Return the types of the columns of Spark's JSON of a schema, in DDL, by name: without nullability."""
+    return {each["name"]: _ddl(each["type"]) for each in _fields(spark_schema)}
+
+
 def _fields(spark_schema: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(spark_schema)["fields"]
     return found

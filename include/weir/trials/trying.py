@@ -29,12 +29,12 @@ from weir.coordination.services import Services
 from weir.environment import opened_services
 from weir.errors import EngineLost, Misconfigured
 from weir.formats.checks import CheckReport
-from weir.formats.programs import TrialAnswer, TrialRequest
+from weir.formats.manifest import ContentDigest, together
+from weir.formats.programs import RowsToCompare, TrialAnswer, TrialRequest
 from weir.formats.region_job import OutputReport, RegionReport
 from weir.java import spark_environment
 from weir.ledger.runs import runs_of
 from weir.reading.choosing import run_named
-from weir.reading.opened import together
 from weir.secrecy import without_secrets
 from weir.state.spark_schema import arrow_schema, spark_ddl
 from weir.store.store import Store
@@ -157,7 +157,19 @@ class Outcome:
     @property
     def digest(self) -> str:
         """The digest of all rows."""
-        return together([each.digest for each in self._outputs])
+        return together(self.content_digests)
+
+    @property
+    def content_digests(self) -> tuple[ContentDigest, ...]:
+        """The digests of the subtasks, in order."""
+        return tuple(each.digest for each in self._outputs)
+
+    @property
+    def rows_to_compare(self) -> RowsToCompare:
+        """The rows of all subtasks, which lie in the store of the trial."""
+        store = Store.open(self.trial.request.jobs[0].store)
+        files = [store.spark_url(f"{each.folder}/{file.name}") for each in self._outputs for file in each.files]
+        return RowsToCompare(files=tuple(files), spark_schema=self._outputs[0].spark_schema, columns=())
 
     @property
     def is_as_recorded(self) -> bool | None:
@@ -220,12 +232,7 @@ class TriedStage(Outcome):
     @property
     def files(self) -> list[str]:
         """The Parquet files with the rows."""
-        store = Store.open(self.trial.request.jobs[0].store)
-        return [
-            store.spark_url(f"{output.folder}/{file.name}").removeprefix("file://")
-            for output in self._outputs
-            for file in output.files
-        ]
+        return [each.removeprefix("file://") for each in self.rows_to_compare.files]
 
 
 def run_stage(

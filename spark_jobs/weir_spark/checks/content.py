@@ -63,11 +63,11 @@ def _digest(session: SparkSession, result: ResultToCheck) -> str:
         schema = schema_of(result.spark_schema)
         rows = read_files(session, result.files, with_key_groups(schema) if result.is_keyed else schema)
         return str(digest_of(rows, result.rule, digest_version(result.expected)))
-    return str(state_digest(StoredState(session, _as_written(result.state, result.spark_schema))))
+    return str(state_digest(StoredState(session, as_written(result.state, result.spark_schema))))
 
 
-def _as_written(state: StateToRead, spark_schema: str) -> StateToRead:
-    """The state with the columns that it had when it was written, whatever is declared by now."""
+def as_written(state: StateToRead, spark_schema: str) -> StateToRead:
+    """Return the state with the columns that it had when it was written, whatever is declared by now."""
     columns = schema_of(spark_schema).toDDL()
     return replace(state, state=replace(state.state, schema=columns))
 

@@ -158,6 +158,15 @@ def is_same(one: str, other: str, data_type: DataType) -> Column:
     return F.expr(" <=> ".join(f"struct({each})" for each in sides))
 
 
+def comparable(value: str, field: StructField, rule: DigestRule = PLAIN_RULE) -> str:
+    """Return a value of a column, as SQL, in a form that is equal, grouped and ordered as the digest counts it.
+
+    Raises Misconfigured for a type that has no canonical value.
+    """
+    counted = _counted(value, field, rule)
+    return _tuple(*_bits([value]), counted) if isinstance(field.dataType, StructType) else counted
+
+
 def quoted(name: str) -> str:
     """Spell a column's name so that Spark takes dots and backticks in it as they are."""
     return "`" + name.replace("`", "``") + "`"

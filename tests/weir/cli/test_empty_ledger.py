@@ -25,6 +25,7 @@ NAMING = (
     *("quality trips", "restore trips 1", "state scan trips s", "state get trips s k", "plan trips@20130101T000000Z"),
     *("why t --run trips", "run adopt trips", "quality show trips"),
     *("datasets trips.zones", "datasets --run trips@20130101T000000Z"),
+    *("compare trips@20130101T000000Z x", "compare trips.zones@2013-01-01 x"),
     *("code trips", "code same s old new --dataflow trips"),
     *("state sql trips select", "savepoint show trips 1", "verify trips --expectations --checkpoint newest"),
 )

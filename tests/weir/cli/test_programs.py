@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from weir.cli.programs import answered, lines_of
+from weir.cli.programs import answered, compared, lines_of
 from weir.errors import EngineLost, Misconfigured
-from weir.formats.programs import StateQuery
+from weir.formats.programs import ComparisonAnswer, RowsCompared, StateQuery
+from weir.typed_json import message_to_json
 
 URL = "sc://localhost:15002/;user_id=weir;token=hush-hush"
 
@@ -20,6 +21,18 @@ import os, sys
 import pyarrow as pa
 table = pa.table({"words": [" ".join(sys.argv)], "url": [os.environ.get("WEIR_SPARK_REMOTE")]})
 with pa.OSFile(sys.argv[2], "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+    stream.write_table(table)
+"""
+
+
+COMPARISON = """
+import os, shutil, sys
+from pathlib import Path
+import pyarrow as pa
+folder = Path(sys.argv[2])
+shutil.copy(Path(__file__).parents[2] / "said.json", folder / "answers.json")
+table = pa.table({"words": [" ".join(sys.argv)], "url": [os.environ.get("WEIR_SPARK_REMOTE")]})
+with pa.OSFile(str(folder / "rows-1.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
     stream.write_table(table)
 """
 
@@ -49,6 +62,25 @@ def test_a_query_is_answered_without_a_token_on_a_command_line(environ):
     (row,) = answered(StateQuery("SELECT 1", {}, None), URL, environ).to_pylist()
     assert row["url"] == URL
     assert "hush" not in row["words"]
+
+
+def test_rows_are_compared_without_a_token_on_a_command_line(environ, tmp_path):
+    """The differing rows of the second comparison lie in a file of its own; the first one has failed."""
+    (tmp_path / "weir_spark" / "checks").mkdir()
+    (tmp_path / "weir_spark" / "checks" / "__init__.py").touch()
+    program = tmp_path / "weir_spark" / "checks" / "comparison.py"
+    program.write_text(COMPARISON)
+    counts = RowsCompared(key=None, repeated=(), rows_a=1, rows_b=1, only_a=0, only_b=0, changed=0, columns={})
+    answers = [ComparisonAnswer(error="unreadable"), ComparisonAnswer(counts)]
+    (tmp_path / "said.json").write_text(message_to_json(answers))
+    first, second = compared([], URL, environ)
+    assert (first, second[0]) == ((answers[0], []), answers[1])
+    assert second[1][0]["url"] == URL
+    assert "hush" not in second[1][0]["words"]
+    program.write_text((tmp_path / "failing.py").read_text())
+    with pytest.raises(EngineLost, match="cannot reach") as failed:
+        compared([], URL, environ)
+    assert "hush" not in str(failed.value)
 
 
 def test_without_a_server_a_program_is_told_of_none(environ):

@@ -15,7 +15,7 @@ from tests.weir.small_dataflow import Saved, World
 
 import weir.cli
 import weir_dev
-from weir.cli.commands.verify_expectations import print_report
+from weir.cli.commands.verify import print_checks
 from weir.cli.tables import key, number, print_cells, text, value
 from weir.dataflow import Dataflow, Stage, blocking, expectations, keyed_state, sink, source
 from weir.dataflow.quality import Policy
@@ -133,7 +133,7 @@ def test_checks_of_a_restore_test_are_named_whole_at_any_width(capsys, monkeypat
         CLEAN, 0, SUITE, "", Policy.FAIL, CheckReason.RESTORE_TEST, "d", 20, (wrong,), 0.0, run=f"{NAME}@{EPOCHS[0]}"
     )
     monkeypatch.setenv("COLUMNS", str(width))
-    print_report([ChecksReport(what="checkpoint 3: restored", checks=(check,))], as_json=False)
+    print_checks([ChecksReport(what="checkpoint 3: restored", checks=(check,))], as_json=False)
     assert_whole(capsys.readouterr().out, width, [(EPOCHS[0], NAME, f"{CLEAN}[0]", SUITE)])
 
 

@@ -28,9 +28,11 @@ from weir.formats.programs import TrialAnswer, TrialRequest
 from weir.ledger.database.tables import AttemptRow, LeaseRow, ResultRow, Table
 from weir.reading.availability import Unreadable
 from weir.store.store import Store
+from weir.trials.against_run import opened_pair, require_comparable, stored_as
 from weir.trials.declared import Declared, Wanted, declared_in
 from weir.trials.trying import Outcome, scratch_in, trial_of
 from weir.typed_json import message_from_json, message_to_json
+from weir_spark.checks.comparison import compare
 from weir_spark.region.trial import compute, explained
 
 pytestmark = pytest.mark.spark
@@ -233,6 +235,51 @@ def test_inputs_that_the_run_does_not_have_are_refused_with_what_to_do(trials):
 def test_what_is_read_is_leased_meanwhile(trials):
     with trials.trial("known"):
         assert trials.leases() > 0
+
+
+def test_what_is_computed_is_compared_with_what_the_run_stores(trials):
+    same, _ = trials.tried("known")
+    with opened_pair(trials.services, same, stored_as(trials.services, same.trial), (), 9) as pair:
+        assert (pair.a.stage, pair.b.stage, pair.is_equal, pair.asked) == ("known", "known", True, None)
+        assert trials.leases() == 0
+    trials.write(PIPELINE.replace('where("n > 0")', "where(\"tail != 't3'\")"))
+    other, _ = trials.tried("known")
+    with opened_pair(trials.services, other, "known", ("tail", "n"), 9) as pair:
+        assert pair.is_equal is False
+        assert trials.leases() == 1
+        found, rows = compare(trials.spark, pair.asked)
+    assert (found.only_a, found.only_b, found.changed, found.key) == (1, 0, 0, ("tail", "n"))
+    assert [row["a"]["tail"] for row in rows.to_pylist()] == ["t3"]
+
+
+def test_a_stage_that_the_run_does_not_store_is_compared_with_nothing(trials):
+    tried, _ = trials.tried("clean")
+    assert stored_as(trials.services, tried.trial) == "clean"
+    with pytest.raises(Misconfigured, check=of_kind("trials.not_stored")):
+        stored_as(trials.services, replace(tried.trial, request=replace(tried.trial.request, stage="flights")))
+
+
+def test_what_the_run_stores_no_more_is_not_compared_and_says_why(trials):
+    trials.write(PIPELINE.replace('where("n > 0")', 'where("n > 99")'))
+    other, _ = trials.tried("known")
+    query = select(ResultRow).where(ResultRow.run == SECOND, ResultRow.stage == "known", ResultRow.is_current)
+    with trials.ledger.transaction("flow") as session:
+        row = session.scalars(query).one()
+        before, row.state = row.state, "released"
+    try:
+        with opened_pair(trials.services, other, "known", (), 9) as pair:
+            assert (pair.asked, pair.is_equal) == (None, None)
+            assert f"known[0] (plain) of {SECOND}" in pair.problem
+    finally:
+        with trials.ledger.transaction("flow") as session:
+            session.scalars(query).one().state = before
+
+
+@pytest.mark.parametrize("wanted", [{"samples": Path("samples")}, {"subtask": 1}])
+def test_samples_and_single_subtasks_are_compared_with_no_run(wanted):
+    with pytest.raises(Misconfigured, check=of_kind("trials.not_comparable")):
+        require_comparable(Wanted(file=Path("dag.py"), stage="clean", **wanted))
+    require_comparable(Wanted(file=Path("dag.py"), stage="clean"))
 
 
 def test_an_epoch_without_a_run_is_answered_with_the_runs_that_there_are(trials):

@@ -1,7 +1,7 @@
 """`weir try`: what a stage returns, computed on a local Spark, before it is deployed or while it fails.
 
-Invariants: nothing is stored, and the ledger gets a read lease only. The exit code is 1 if the stage's code raises an
-error or a quality gate fails that fails its task.
+Invariants: nothing is stored, and the ledger gets read leases only. The exit code is 1 if the stage's code raises an
+error, a quality gate fails that fails its task, or what is compared differs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from weir.cli.commands.compare import answers, columns_of, print_result
 from weir.cli.documents import AsJson, print_data, print_document
 from weir.cli.tables import print_line
+from weir.environment import opened_services
+from weir.errors import Misconfigured
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +26,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from weir.formats.programs import TrialAnswer
+    from weir.trials.trial import Trial
     from weir.trials.trying import Outcome
+    from weir.views.comparison import ResultComparison
 
 SHOWN: Final = 5
 """The default number of rows."""
@@ -61,13 +66,21 @@ def try_stage(
     subtask: Annotated[int | None, typer.Option(help="Compute only this subtask.  [default: all]")] = None,
     dataflow: Annotated[str | None, typer.Option(help="The dataflow, if several of the file have the stage.")] = None,
     limit: Annotated[int, typer.Option(min=0, help="How many rows to show.")] = SHOWN,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Compare the rows with those that the run stores.")
+    ] = False,
+    key_columns: Annotated[
+        str | None, typer.Option("--key", help="For --compare: the columns that tell a row from others, like zone,day.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compute one stage on a local Spark, and show rows, schema, digest and seconds; nothing is stored.
 
-    It reads what the stage's task would read in a run, or samples. Exits with 1 if the stage fails.
+    It reads what the stage's task would read in a run, or samples. Exits with 1 if the stage fails, or if --compare
+    finds other rows or columns.
     """
-    from weir.trials.declared import Wanted  # noqa: PLC0415  pyarrow and SQLAlchemy are slow to import
+    from weir.trials.against_run import require_comparable  # noqa: PLC0415  pyarrow and SQLAlchemy are slow to import
+    from weir.trials.declared import Wanted  # noqa: PLC0415  likewise
     from weir.trials.trying import Outcome, computed, opened_trial, scratch_in  # noqa: PLC0415
 
     wanted = Wanted(
@@ -81,16 +94,41 @@ def try_stage(
         subtask=subtask,
         shown=limit,
     )
+    if compare:
+        require_comparable(wanted)
+    elif key_columns is not None:
+        raise Misconfigured.of("cli.key_in_vain")
     with tempfile.TemporaryDirectory(prefix="weir-try-") as folder:
         with opened_trial(wanted, scratch_in(Path(folder))) as trial:
+            stored = _stored_as(trial) if compare else ""
             answer, rows = computed(trial.request, Path(folder), os.environ)
         outcome = Outcome(trial, answer.reports)
+        found = _compared(outcome, stored, key_columns, limit) if compare and not answer.error else None
     if as_json:
-        print_document(**_document(outcome, answer, rows))
+        print_document(**_document(outcome, answer, rows), **({"comparison": found} if compare else {}))
     else:
-        _print(outcome, answer, rows)
+        _print(outcome, answer, rows, found)
     is_failed = bool(answer.error) or any(each.violated for each in outcome.checks)
-    raise typer.Exit(EXIT_FAILED if is_failed else 0)
+    differs = found is not None and found.outcome.value != "equal"
+    raise typer.Exit(EXIT_FAILED if is_failed or differs else 0)
+
+
+def _stored_as(trial: Trial) -> str:
+    from weir.trials.against_run import stored_as  # noqa: PLC0415  pyarrow and SQLAlchemy are slow to import
+
+    with opened_services() as services:
+        return stored_as(services, trial)
+
+
+def _compared(outcome: Outcome, stored: str, key_columns: str | None, limit: int) -> ResultComparison:
+    """Compare what was computed with what the run stores, on a local Spark, which reads the files of both."""
+    from weir.trials.against_run import opened_pair  # noqa: PLC0415  pyarrow and SQLAlchemy are slow to import
+    from weir.views.comparison import result_comparison  # noqa: PLC0415  likewise
+
+    key = columns_of(key_columns)
+    with opened_services() as services, opened_pair(services, outcome, stored, key, limit) as pair:
+        asked = [] if pair.asked is None else [pair.asked]
+        return result_comparison(pair, next(iter(answers(asked, None)), None))
 
 
 def _document(outcome: Outcome, answer: TrialAnswer, rows: pa.Table | None) -> dict[str, Any]:
@@ -123,7 +161,7 @@ def _document(outcome: Outcome, answer: TrialAnswer, rows: pa.Table | None) -> d
     }
 
 
-def _print(outcome: Outcome, answer: TrialAnswer, rows: pa.Table | None) -> None:
+def _print(outcome: Outcome, answer: TrialAnswer, rows: pa.Table | None, found: ResultComparison | None) -> None:
     trial = outcome.trial
     where = trial.run or f"{trial.dataflow}, without a run"
     print_line(f"{trial.request.stage} of {where} ({trial.code})")
@@ -136,6 +174,10 @@ def _print(outcome: Outcome, answer: TrialAnswer, rows: pa.Table | None) -> None
     print_data(rows.to_pylist())
     for line in _lines(outcome, rows.num_rows):
         print_line(line)
+    if found is not None:
+        print_line(f"A is what the run stores, B what was computed: {found.outcome.value}")
+        print_result(found)
+    print_line("Nothing was stored.")
 
 
 def _lines(outcome: Outcome, shown: int) -> Iterator[str]:
@@ -154,4 +196,3 @@ def _lines(outcome: Outcome, shown: int) -> Iterator[str]:
         yield f"quality {check.suite} of {check.stage}[{check.subtask}]: {said}"
     steps = sorted(outcome.seconds.items(), key=lambda step: -step[1])
     yield "seconds: " + ", ".join(f"{step} {seconds:.1f}" for step, seconds in steps if seconds >= _LEAST_SECONDS)
-    yield "Nothing was stored."

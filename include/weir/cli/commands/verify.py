@@ -1,6 +1,7 @@
-"""`weir verify`: reads every byte of stored results again.
+"""`weir verify`: reads every byte of stored results again, or checks rows against suites and tests restores.
 
-Invariants: a bad result is recorded, so that no task reads it; it is recomputed only with --repair.
+Invariants: a bad result is recorded, so that no task reads it; it is recomputed only with --repair. With --expectations
+only the ledger's record of the checks changes; the files of a restore test are deleted with it.
 """
 
 from __future__ import annotations
@@ -10,22 +11,27 @@ import re
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from weir.cli.airflow_api import deliver_pending
-from weir.cli.commands.verify_expectations import verify_expectations
 from weir.cli.documents import AsJson, OnlyRunOrDataflow, print_document
-from weir.cli.progress import byte_progress
-from weir.cli.tables import OF_RUN, key, of_partition, print_line, print_rows, print_some, size, text, value
+from weir.cli.progress import Progress, byte_progress
+from weir.cli.tables import OF_RUN, key, number, of_partition, print_line, print_rows, print_some, size, text, value
 from weir.coordination.read_leases import leased_reading, reader
 from weir.coordination.services import Services
 from weir.environment import opened_services
 from weir.errors import Misconfigured
+from weir.formats.checks import CheckReport
 from weir.formats.programs import ResultToCheck
+from weir.formats.region_job import CheckJob, RegionReport
 from weir.integrity.content import contents_to_check, with_contents
+from weir.integrity.expectation_checks import Check, ChecksReport, check_expectations
 from weir.integrity.repair import repair_runs
+from weir.integrity.restore_test import RestoreTestReport, dataflows_with_checkpoints, run_restore_test
 from weir.integrity.states import state_copies, state_inconsistencies
 from weir.integrity.verification import VerifyReport, verify_runs
 from weir.integrity.verify import VerifiedResult
@@ -34,6 +40,9 @@ from weir.recovery.repair import Repair
 from weir.views.documents import plain
 
 EXIT_BAD = 1
+
+NEWEST = "newest"
+"""The newest checkpoint, in the place of its number."""
 
 
 def verify(
@@ -70,7 +79,7 @@ def verify(
     if expectations or checkpoint is not None or savepoint is not None:
         if content or repair or not expectations:
             raise Misconfigured.of("cli.verify_options_clash")
-        is_right = verify_expectations(name, checkpoint, savepoint, remote, as_json=as_json)
+        is_right = _check_expectations(name, checkpoint, savepoint, remote, as_json=as_json)
         if not is_right:
             raise typer.Exit(EXIT_BAD)
         return
@@ -175,3 +184,86 @@ def _document(report: VerifyReport, repairs: Sequence[Repair]) -> dict[str, Any]
 def _to_json(result: VerifiedResult) -> dict[str, Any]:
     found = {name: value for name, value in plain(result).items() if name not in {"loss", "result"}}
     return found | {"fault": result.loss.fault if result.loss else None}
+
+
+# Checks of rows, and tests of restores
+
+
+def _check_expectations(
+    name: str | None, checkpoint: str | None, savepoint: str | None, remote: str | None, *, as_json: bool
+) -> bool:
+    """Check committed results, or the restored state of a checkpoint or savepoint; return whether all checks pass."""
+    if checkpoint is not None and savepoint is not None:
+        raise Misconfigured.of("cli.nothing_to_restore")
+    check = partial(_checked, remote)
+    with opened_services() as services:
+        if checkpoint is None and savepoint is None:
+            looked: Sequence[ChecksReport] = [check_expectations(services, name, check)]
+        else:
+            looked = _drills(services, name, checkpoint, savepoint, check)
+    print_checks(looked, as_json=as_json)
+    return all(each.is_right for each in looked)
+
+
+def _drills(
+    services: Services, name: str | None, checkpoint: str | None, savepoint: str | None, check: Check
+) -> Sequence[RestoreTestReport]:
+    """Test the restores one after the other: each reads all of a dataflow's state."""
+    if checkpoint == NEWEST:
+        return [run_restore_test(services, each, None, check) for each in dataflows_with_checkpoints(services, name)]
+    which = savepoint if checkpoint is None else checkpoint
+    if checkpoint is not None and not checkpoint.isdigit():
+        raise Misconfigured.of("cli.checkpoint_malformed", checkpoint=checkpoint, newest=NEWEST)
+    if name is None and "/" not in (which or ""):
+        raise Misconfigured.of("cli.dataflow_not_named", which=which)
+    return [run_restore_test(services, name or "", which, check)]
+
+
+def _checked(remote: str | None, job: CheckJob) -> RegionReport:
+    from weir.cli.programs import checked  # noqa: PLC0415  pyarrow is slow to import
+
+    progress = Progress(Console(stderr=True))
+    total = len(job.to_check)
+    with progress.phase(f"checking the rows of {total} partition(s) of {job.dataflow}"):
+        return checked(job, remote, os.environ, lambda done: progress.say(f"{done} of {total}"))
+
+
+def print_checks(looked: Sequence[ChecksReport], *, as_json: bool) -> None:
+    """Print a line for each check."""
+    if as_json:
+        print_document(looked_at=[_of_checks(each) for each in looked])
+        return
+    for each in looked:
+        print_line(f"{each.what}. {_summary(each)}")
+        if each.checks:
+            print_rows(_OF_CHECKS, each.checks)
+        if each.problem:
+            print_line(each.problem)
+        if not (each.is_recorded or each.problem):
+            print_line("The ledger does not know this dataflow, so the checks are not recorded")
+    if not looked:
+        print_line("No dataflow has a retained checkpoint: there is nothing to restore")
+
+
+def _of_checks(looked: ChecksReport) -> dict[str, Any]:
+    names = ("run", "stage", "subtask", "layout", "attempt", "suite", "outcome", "rows", "results")
+    found = {name: getattr(looked, name) for name in ("what", "is_right", "problem", "is_recorded")}
+    return {**found, "checks": [{name: getattr(check, name) for name in names} for check in looked.checks]}
+
+
+def _summary(looked: ChecksReport) -> str:
+    failed = sum(bool(each.violated) for each in looked.checks)
+    if looked.problem:
+        return "Nothing could be checked"
+    return f"{len(looked.checks)} check(s), {failed or 'none'} failed"
+
+
+def _found(check: CheckReport) -> str:
+    wrong = "; ".join(str(each) for each in check.results if not each.success)
+    return wrong or f"{len(check.results)} expectation(s) met"
+
+
+_OF_CHECKS = (
+    *(*OF_RUN, key("partition", of_partition), key("suite"), value("attempt"), number("rows")),
+    *(value("outcome", lambda row: row.outcome.value), text("what was found", _found)),
+)

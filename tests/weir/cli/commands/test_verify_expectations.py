@@ -8,7 +8,7 @@ from tests.weir.command_line import invoked, use
 from tests.weir.restoring import HISTORY_FLOW
 from tests.weir.small_dataflow import World
 
-from weir.cli.commands.verify_expectations import print_report
+from weir.cli.commands.verify import print_checks
 from weir.dataflow.quality import Policy
 from weir.errors import Misconfigured
 from weir.formats.checks import CheckReason, CheckReport, ExpectationResult
@@ -93,7 +93,7 @@ def test_a_report_has_a_line_a_check_with_what_is_violated(capsys, monkeypatch):
     )
     looked = ChecksReport(what="checkpoint 3 of ladder: restored to a scratch place", checks=checks, is_recorded=False)
     assert not looked.is_right
-    print_report([looked], as_json=False)
+    print_checks([looked], as_json=False)
     said = capsys.readouterr().out
     assert "2 check(s), 1 failed" in said
     (line,) = [each for each in said.splitlines() if "failed" in each and "history[0]" in each]
