@@ -36,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--figures-seeds", default="1", help="sequences of failures (1)")
     group.addoption("--figures-patience", type=float, default=90.0, help="seconds until a run is given up (90)")
     group.addoption("--figures-folder", type=Path, help="where results and figures are kept (docs/figures)")
+    group.addoption("--reuse-days", type=int, default=4, help="how many days are run, and run again (4)")
     group.addoption("--overhead-report", type=Path, help="folder for the table, and for measurements to add to")
 
 

@@ -668,7 +668,7 @@ REUSING: Final = (
     _fault(
         "chance-is-taken",
         "include/weir/coordination/reuse",
-        "        or not each.deterministic\n",
+        "        and each.deterministic\n",
         "",
         "What each attempt is to compute anew is taken.",
     ),
@@ -706,6 +706,28 @@ REUSING: Final = (
         ', checks=found + checks.taken(taken["outputs"]))',
         ")",
         "Rows that a newer suite refuses are committed where they are taken.",
+    ),
+    _fault(
+        "what-registers-itself-does-not-count",
+        "include/weir/code/definitions",
+        "    return all(_is_from(each, outside) for each in cls.bases) and all(",
+        "    return all(",
+        "An edit of a class that its base has registered is the same code.",
+    ),
+    _fault(
+        "a-module-that-is-handed-on-does-not-count",
+        "include/weir/code/definitions",
+        '            if not attributes or attributes[0].startswith("__"):\n                for each in (target, *below):\n'
+        "                    self._ask_all(each)\n            else:\n",
+        "            if attributes:\n",
+        "An edit of what a function asks of a module that it is given is the same code.",
+    ),
+    _fault(
+        "a-call-at-import-does-not-count",
+        "include/weir/code/definitions",
+        "    acts = (ast.Call, ast.NamedExpr,",
+        "    acts = (ast.NamedExpr,",
+        "What registers a function when a module is imported is left out of the version.",
     ),
     _fault(
         "what-failed-is-taken-again",
