@@ -375,13 +375,13 @@ def _restore_what_helps(world: World, stuck: list[FakeTask]) -> None:
 
 def _compute_all_again(world: World, said: str) -> None:
     """Adopt the runs that an error names, then clear each when the one before has succeeded; once."""
-    named = re.search(r"`weir run adopt` each run from (\S+) to (\S+), oldest first", said)
+    named = re.search(r"`weir replay \S+ --from (\S+) --to (\S+)`", said)
     if named is None or world.has_begun_again:
         raise NeedsARestore
     world.has_begun_again = True
     first, last = named.groups()
     with world.ledger.transaction() as session:
-        runs = [(row.id, row.run_id) for row in runs_of(session, world.airflow.flow.name) if first <= row.id <= last]
+        runs = [(row.id, row.run_id) for row in runs_of(session, world.airflow.flow.name) if first <= row.epoch <= last]
     world.history.adopted |= {run for run, _ in runs}
     for run, _ in runs:
         run_by_hand(world, partial(adopt, world.services, run), NO_FAULT)

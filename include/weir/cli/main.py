@@ -51,6 +51,7 @@ COMMANDS: Final = {
     "notifications": "weir.cli.commands.sinks:notifications",
     "checkpoints": "weir.cli.commands.snapshots:checkpoints",
     "restore": "weir.cli.commands.restore:restore",
+    "replay": "weir.cli.commands.restore:replay",
     "code": "weir.cli.commands.code:code_app",
     "savepoint": "weir.cli.commands.snapshots:savepoint_app",
     "quality": "weir.cli.commands.quality:quality_app",

@@ -100,7 +100,7 @@ def adopt(
         row = session.get_one(RunRow, found.id)
         making = [] if interrupts else [each for each in being_made(session, row) if each.cause not in ended]
         lost = [_wait_for(row.id, making, why_not)] if making else []
-        lost += [] if discards else _unrepeatable(session, found.id)
+        lost += [] if discards else unrepeatable(session, found.id)
         if lost:
             raise Misconfigured.of("recovery.results_would_be_lost", found_id=found.id, lost=lost)
         adoption = free_run(session, services, row, MOVED)
@@ -181,7 +181,7 @@ def _runs(tries: Sequence[AttemptRow]) -> bool:
     return tries[-1].state == AttemptState.RUNNING.value
 
 
-def _unrepeatable(session: Session, name: str) -> list[str]:
+def unrepeatable(session: Session, name: str) -> list[str]:
     """Say why a run with results cannot be computed again: it goes on from a state which was released."""
     row = session.get_one(RunRow, name)
     if row.pinned is None or row.predecessor is None:

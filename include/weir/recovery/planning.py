@@ -138,9 +138,10 @@ def _way_out(session: Session, run: Run, expired: ExpiredState) -> str:
 
 
 def _again(runs: Sequence[RunRow]) -> str:
+    first, last = runs[0], runs[-1]
     return (
-        f"`weir run adopt` each run from {runs[0].id} to {runs[-1].id}, oldest first, which discards their results; "
-        "then clear these whole runs in Airflow in this order, each when the one before has succeeded"
+        f"`weir replay {first.dataflow} --from {first.epoch} --to {last.epoch}` shows what it costs to discard the "
+        "results of these runs and to compute them again, oldest first; with --apply it does so"
     )
 
 

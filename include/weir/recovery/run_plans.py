@@ -249,7 +249,7 @@ def plans_of_clear(
     plan (`freed_runs`). Raises Misconfigured for names that there are not, and as `weir plan`.
     """
     with services.ledger.transaction() as session:
-        runs = _pinned(session, _runs(session, name, first, last))
+        runs = _pinned(session, runs_in_span(session, name, first, last))
         wanted = {run.id: tuple(dict.fromkeys(_regions(run, tasks))) for run in runs}
     return _plans(services, runs, wanted, code)
 
@@ -424,7 +424,11 @@ def _made(session: Session, run: Run) -> dict[RegionId, list[frozenset[str]]]:
     return made
 
 
-def _runs(session: Session, name: str, first: str | None, last: str | None) -> list[RunRow]:
+def runs_in_span(session: Session, name: str, first: str | None, last: str | None) -> list[RunRow]:
+    """Return a run by its name, or those of a dataflow between two epochs or days, oldest first, that have DagRuns.
+
+    Raises Misconfigured for what is not known, and for a span without runs.
+    """
     if first is None and last is None:
         if session.get(DataflowRow, name) is not None:
             raise Misconfigured.of("recovery.clear_of_which_epochs", dataflow=name)
@@ -455,7 +459,7 @@ def freed_runs(
 ) -> tuple[FreedRun, ...]:
     """Return those of the runs that `plans_of_clear` finds that have no plan. Raises Misconfigured as that does."""
     with services.ledger.transaction() as session:
-        return _freed(_runs(session, name, first, last))
+        return _freed(runs_in_span(session, name, first, last))
 
 
 def _freed(rows: Iterable[RunRow]) -> tuple[FreedRun, ...]:

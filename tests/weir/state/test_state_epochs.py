@@ -429,7 +429,7 @@ def test_an_epoch_whose_predecessor_is_not_kept_fails_at_once_and_says_what_is(f
     assert f"history[0] (by-k-128-128657) of ladder@{EPOCHS[1]}: missing, it was released" in told
     assert f"The oldest kept checkpoint is 4, of epoch {EPOCHS[3]}; there is no savepoint" in told
     assert f"None is of epoch {EPOCHS[1]} or before, so no restore helps" in told
-    assert f"`weir run adopt` each run from ladder@{EPOCHS[0]} to ladder@{EPOCHS[2]}" in told
+    assert f"`weir replay ladder --from {EPOCHS[0]} --to {EPOCHS[2]}` shows what it costs" in told
     assert since(forgetful, forgetful.before) == {"03/aircraft-known": 1}
     assert digests(forgetful) == forgetful.old
 
@@ -545,7 +545,7 @@ def test_a_savepoint_that_helps_is_named_with_what_is_to_be_cleared_then(saved):
 def test_after_a_savepoint_of_an_earlier_epoch_the_epochs_between_are_computed_again(saved):
     told = told_once_cleared(saved, 3)
     assert "`weir restore ladder 4` " in told
-    assert f"Then `weir run adopt` each run from ladder@{EPOCHS[2]} to ladder@{EPOCHS[3]}" in told
+    assert f"Then `weir replay ladder --from {EPOCHS[2]} --to {EPOCHS[3]}` shows what it costs" in told
     restore(saved, 4)
     computed_again(saved, 2, 3)
 

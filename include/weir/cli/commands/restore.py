@@ -1,6 +1,6 @@
-"""`weir restore`: restores the state of a dataflow from a checkpoint or a savepoint.
+"""`weir restore` and `weir replay`: bring the state of a dataflow back, from a snapshot or from its sources.
 
-Invariant: with --dry-run nothing changes, and the report is the same.
+Invariant: with --dry-run, or without --apply, nothing changes, and the report is the same.
 """
 
 from __future__ import annotations
@@ -10,13 +10,18 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from weir.cli.airflow_api import deliver_pending
+from weir.cli.airflow_api import airflow_if_reached, deliver_pending
 from weir.cli.documents import AsJson, DryRun, print_document
-from weir.cli.tables import print_line
+from weir.cli.plan_report import amount, cost_cells
+from weir.cli.tables import key, number, print_cells, print_line
 from weir.environment import opened_services
+from weir.errors import Misconfigured
+from weir.snapshots.replay import ReplayPlan, replay_plan
+from weir.snapshots.replay import replay as replay_runs
 from weir.snapshots.restore import RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
 from weir.views.checkpoints import restore_fields
+from weir.views.documents import plain
 
 
 def restore(
@@ -53,3 +58,59 @@ def restore(
             print_line(line)
     if said:
         print_line(said, Console(stderr=as_json))
+
+
+_RUNS = (key("run"), number("tasks"), number("rows"), number("bytes"), number("seconds"))
+
+
+def replay(
+    dataflow: Annotated[str, typer.Argument(help="The dataflow.", show_default=False)],
+    first: Annotated[
+        str | None, typer.Option("--from", help="The first epoch, or the day of it.  [default: its first epoch]")
+    ] = None,
+    last: Annotated[
+        str | None, typer.Option("--to", help="The last epoch, or the day of it.  [default: its newest epoch]")
+    ] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Discard their results, and compute them again.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compute epochs again from their sources, in order, with the dataflow and code that are deployed then.
+
+    It shows the cost first. Published versions stay until their run closes again. Where it was interrupted, the same
+    command goes on.
+    """
+    with opened_services() as services:
+        plan = replay_plan(services, dataflow, first, last)
+        if as_json:
+            print_document(**plain(plan))
+        else:
+            _print_replay(plan)
+        if not apply:
+            count = len(plan.runs)
+            print_line(
+                f"Nothing is changed. With --apply, the results of {count} run(s) are discarded, and all is computed.",
+                Console(stderr=as_json),
+            )
+            return
+        with airflow_if_reached("to clear them") as asked:
+            if asked.airflow is None:
+                raise Misconfigured.of("cli.airflow_not_reached", why=asked.why_not)
+            cleared = replay_runs(services, plan, asked.airflow, lambda run: print_line(f"{run} is free", _ERR))
+    print_line(
+        f"{cleared} task instance(s) of {len(plan.runs)} run(s) are cleared in Airflow, which runs them in order; "
+        f"`weir runs {dataflow}` shows how far they are.",
+        Console(stderr=as_json),
+    )
+
+
+_ERR = Console(stderr=True)
+
+
+def _print_replay(plan: ReplayPlan) -> None:
+    print_cells(_RUNS, ((each.run, str(each.cost.regions), *cost_cells(each.cost)) for each in plan.runs))
+    begins = f"with the state at the end of {plan.before}" if plan.before else "without state"
+    print_line(
+        f"{len(plan.runs)} run(s), in order; the first one begins {begins}. When they ran last: {amount(plan.cost)}."
+    )
+    if plan.impossible:
+        print_line(f"It cannot begin: {plan.impossible}")
