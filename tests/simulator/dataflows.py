@@ -35,9 +35,9 @@ from weir.dataflow import (
     sink,
     source,
 )
-from weir.dataflow.dataflow import Consumers, FailoverStrategy, Reuse
+from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.dataflow.quality import Gate, Policy
-from weir.dataflow.stage import COPY, READY_MADE, StageKind
+from weir.dataflow.stage import COPY, READY_MADE, Reuse, StageKind
 from weir.dataflow.state import StateKind
 from weir.errors import Misconfigured
 from weir.quality.rules import input_names

@@ -1,50 +1,70 @@
 """The statements of modules that functions need: those that run when a module is imported, and what these name.
 
-Invariant: what is left out cannot run, and is not read, by what the functions do. Only plain definitions are left out:
-functions, simple classes, and constants, each of which nothing that is kept names, in whatever way. Where modules are
-asked for what they have (`globals()`, `vars(...)`, `sys.modules`, a module's `__getattr__`), all is kept.
+Invariant: what is left out cannot run, and is not read, by what the functions do. Only plain statements are left out:
+functions, simple classes, constants and imports of Python's own and of Spark's, each of which nothing that is kept
+names, in whatever way. Where modules are asked for what they have (`globals()`, `sys.modules`, a module's
+`__getattr__`), or objects are made by the names of their classes (`pickle`), all is kept.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-import symtable
-from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
-_Function = (ast.FunctionDef, ast.AsyncFunctionDef)
+from weir.code.names_read import FUNCTIONS, annotations_of, bound_by, chain, names_read, texts_in
 
 _ASKS: Final = frozenset(
     {
-        *("globals", "locals", "vars", "dir", "getmembers", "modules", "currentframe", "_getframe"),
-        *("f_globals", "f_locals", "__globals__", "__subclasses__", "__getattr__", "__dir__"),
+        *("globals", "getmembers", "getmodule", "get_objects", "currentframe", "_getframe", "f_globals", "f_locals"),
+        *("__globals__", "__subclasses__", "__getattr__", "__dir__", "__annotations__"),
+        *("pickle", "cloudpickle", "dill", "joblib", "read_pickle", "pickleFile"),
+        *("PipelineModel", "CrossValidatorModel", "DefaultParamsReader", "DefaultParamsReadable"),
     }
 )
-"""Names by which a module, or who has one, is asked for what it defines."""
+"""Names by which a module is asked for what it defines, or by which classes are found by their names."""
+
+_ASK_WITHOUT_ARGUMENTS: Final = frozenset({"vars", "dir", "locals"})
 
 _PLAIN_DECORATORS: Final = frozenset(
     {
         *("cache", "lru_cache", "cached_property", "property", "staticmethod", "classmethod", "dataclass", "wraps"),
-        *(
-            "contextmanager",
-            "udf",
-            "pandas_udf",
-            "udtf",
-            "arrow_udf",
-            "overload",
-            "override",
-            "final",
-            "total_ordering",
-        ),
+        *("contextmanager", "udf", "pandas_udf", "udtf", "arrow_udf", "overload", "override", "final", "unique"),
     }
 )
 """Decorators of the standard library and of Spark that do nothing but return what they decorate."""
 
-_PLAIN_BUILTINS: Final = frozenset({"property", "staticmethod", "classmethod", "object"})
+_PLAIN_BASES: Final = frozenset(
+    {
+        *("object", "Enum", "IntEnum", "StrEnum", "Flag", "IntFlag", "NamedTuple", "TypedDict", "Protocol", "ABC"),
+        *("Generic", "Exception", "ValueError", "RuntimeError", "TypeError", "KeyError", "LookupError", "OSError"),
+    }
+)
+"""Classes that do nothing with a class that is made of them."""
 
-_NAME: Final = re.compile(r"[^\W\d]\w*")
+_AT_CREATION: Final = frozenset({"__new__", "__init__", "__init_subclass__", "__set_name__", "__class_getitem__"})
+"""Methods that may run when a class with a base, or a value of it, is made."""
+
+_PLAIN_BUILTINS: Final = frozenset({"property", "staticmethod", "classmethod", *_PLAIN_BASES})
+_PLAIN_CALLED: Final = frozenset({"frozenset", "set", "tuple", "list", "dict", "str", "int", "float", "range", "len"})
+_PLAIN_CALLED_OF: Final = (
+    *("pyspark.sql.types", "pyspark.sql.functions", "pyspark.sql.Window", "pyspark.sql.window.Window"),
+    *("datetime", "decimal.Decimal", "fractions.Fraction", "re.compile", "dataclasses.field", "enum.auto"),
+    *("typing.NewType", "typing.TypeVar", "types.MappingProxyType", "logging.getLogger"),
+)
+"""What makes values, and does nothing else."""
+
+_PLAIN_MODULES: Final = frozenset(
+    {
+        *("abc", "collections", "contextlib", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools"),
+        *("itertools", "json", "logging", "math", "operator", "pathlib", "pyspark", "re", "string", "types", "typing"),
+    }
+)
+"""Packages of which an import that nobody uses does nothing."""
+
+_ALL: Final = "*"
+_DOTTED: Final = re.compile(r"[^\W\d]\w*(?:[.:][^\W\d]\w*)+")
 
 
 def needed(
@@ -56,49 +76,38 @@ def needed(
     """
     if any(_asks(tree) for tree in trees.values()):
         return dict(trees)
-    of_packages, named = frozenset(packages), list(functions)
-    try:
-        return _kept(trees, of_packages, named)
-    except (RecursionError, MemoryError):  # it counts from the depth of the caller, as in `parsed`
-        with ThreadPoolExecutor(1) as thread:
-            return thread.submit(_kept_or_all, trees, of_packages, named).result()
-    except ValueError:
-        return dict(trees)
-
-
-def _kept(
-    trees: Mapping[str, ast.Module], packages: frozenset[str], functions: Iterable[tuple[str, str]]
-) -> dict[str, ast.Module]:
-    needs = _Needs(trees, packages)
+    needs = _Needs(trees, frozenset(packages))
     for module, name in functions:
         needs.need(module, name)
     return needs.kept()
 
 
-def _kept_or_all(
-    trees: Mapping[str, ast.Module], packages: frozenset[str], functions: Iterable[tuple[str, str]]
-) -> dict[str, ast.Module]:
-    try:
-        return _kept(trees, packages, functions)
-    except (RecursionError, MemoryError, ValueError, SyntaxError):
-        return dict(trees)
-
-
 def _asks(tree: ast.Module) -> bool:
+    with_arguments = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args}
+    at_top = {id(each) for each in tree.body}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id in _ASKS:
-            return True
-        if isinstance(node, ast.Attribute) and node.attr in _ASKS:
-            return True
-        if isinstance(node, ast.alias) and node.name in _ASKS:
-            return True
-        if isinstance(node, _Function) and node.name in _ASKS and node in tree.body:
+        if isinstance(node, ast.Name):
+            found = node.id in _ASKS or (node.id in _ASK_WITHOUT_ARGUMENTS and id(node) not in with_arguments)
+        elif isinstance(node, ast.ClassDef):
+            found = any(isinstance(each, ast.Name) and _is_mangled(each.id) for each in ast.walk(node))
+        elif isinstance(node, ast.Attribute):
+            found = node.attr in _ASKS or (node.attr == "modules" and isinstance(node.value, ast.Name))
+        elif isinstance(node, ast.alias):
+            found = bool({node.name, node.name.partition(".")[0], node.asname} & (_ASKS | {"modules"}))
+        else:
+            found = isinstance(node, FUNCTIONS) and node.name in _ASKS and id(node) in at_top
+        if found:
             return True
     return False
 
 
+def _is_mangled(name: str) -> bool:
+    """Report whether a name stands for another one in a class."""
+    return name.startswith("__") and not name.endswith("__")
+
+
 class _Module:
-    """The statements of a module: which names each of its plain definitions binds, and what its imports bind."""
+    """The statements of a module: which names each of the plain ones binds, and what its imports bind."""
 
     def __init__(self, name: str, tree: ast.Module, trees: Mapping[str, ast.Module], *, is_package: bool) -> None:
         self.body = tree.body
@@ -116,48 +125,249 @@ class _Module:
                         self.stars.append(base)
                     else:
                         self.imports.setdefault(alias.asname or alias.name, []).append(f"{base}.{alias.name}")
-        own, bound = {each.partition(".")[0] for each in trees}, set(_bound(tree))
-        outside = {
-            name for name, targets in self.imports.items() if not any(each.partition(".")[0] in own for each in targets)
-        }
-        outside = (outside | (_PLAIN_BUILTINS - self.imports.keys())) - bound
+        known = _Known.of(tree, self.imports, self.stars, {each.partition(".")[0] for each in trees})
         self.plain: dict[str, list[int]] = {}
+        self.plain_imports: set[int] = set()
         for number, statement in enumerate(self.body):
-            for each in _plainly_bound(statement, outside):
+            if known.is_plain_import(statement):
+                self.plain_imports.add(number)
+            for each in known.plainly_bound(statement):
                 self.plain.setdefault(each, []).append(number)
+
+
+class _Known:
+    """The names of a module that are known to be of the standard library, of Spark or of Python itself."""
+
+    def __init__(
+        self, outside: Mapping[str, str], imported: Collection[str] = (), bound: Collection[str] = (), star: str = ""
+    ) -> None:
+        self._outside, self._imported, self._bound = outside, imported, bound
+        self._star = star
+        """The one module of Spark that all of is imported from: it binds what nothing else does."""
+
+    @staticmethod
+    def of(tree: ast.Module, imports: Mapping[str, list[str]], stars: list[str], own: set[str]) -> _Known:
+        """Find what is bound by nothing but one import of what is not among the modules, and not patched."""
+        if any(each.partition(".")[0] in own for each in stars):
+            return _Known({}, imports)  # it may bind all names anew
+        bound = set()
+        for node in ast.walk(tree):
+            if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+                bound.add(node.name)
+            elif isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+                root, _ = chain(node)
+                bound |= {root.id} if isinstance(root, ast.Name) else set()
+            bound |= set(bound_by(node))
+        outside = {
+            name: targets[0]
+            for name, targets in imports.items()
+            if len(set(targets)) == 1 and targets[0].partition(".")[0] not in own
+        }
+        outside |= {name: name for name in _PLAIN_BUILTINS | _PLAIN_CALLED if name not in imports}
+        star = stars[0] if len(stars) == 1 and stars[0] in _PLAIN_CALLED_OF else ""
+        found = {name: target for name, target in outside.items() if name not in bound}
+        return _Known(found, imports, bound, star)
+
+    def is_plain_import(self, statement: ast.stmt) -> bool:
+        """Report whether a statement only imports from packages of which that does nothing."""
+        if isinstance(statement, ast.Import):
+            return all(each.name.partition(".")[0] in _PLAIN_MODULES for each in statement.names)
+        if not isinstance(statement, ast.ImportFrom) or statement.level or statement.names[0].name == "*":
+            return False
+        return (statement.module or "").partition(".")[0] in _PLAIN_MODULES
+
+    def plainly_bound(self, statement: ast.stmt) -> list[str]:
+        """Return the names that a statement binds if it does nothing else when its module is imported; else none."""
+        if isinstance(statement, FUNCTIONS):
+            return [statement.name] if self._is_plain_function(statement) else []
+        if isinstance(statement, ast.ClassDef):
+            return [statement.name] if self._is_plain_class(statement) else []
+        if isinstance(statement, ast.Assign):
+            names = [name for each in statement.targets for name in _names_of_target(each)]
+            return names if names and None not in names and self._makes_a_value(statement.value) else []  # type: ignore[return-value]
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            is_plain = statement.value is None or self._makes_a_value(statement.value)
+            name = statement.target.id
+            return [name] if is_plain and not name.startswith("__") and _calls_nothing(statement.annotation) else []
+        return []
+
+    def _is_plain_function(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+        defaults = (each for each in (*function.args.defaults, *function.args.kw_defaults) if each is not None)
+        return (
+            all(map(self._makes_a_value, defaults))
+            and all(map(_calls_nothing, annotations_of(function)))
+            and all(map(self._is_plain_decorator, function.decorator_list))
+        )
+
+    def _is_plain_class(self, cls: ast.ClassDef) -> bool:
+        if cls.keywords or not all(map(self._is_plain_decorator, cls.decorator_list)):
+            return False
+        bases = [each.value if isinstance(each, ast.Subscript) else each for each in cls.bases]
+        if not all(self._last_name(each) in _PLAIN_BASES for each in bases):
+            return False
+        if bases and any(isinstance(each, FUNCTIONS) and each.name in _AT_CREATION for each in cls.body):
+            return False
+        return all(self._is_plain_in_class(each) for each in cls.body)
+
+    def _is_plain_in_class(self, statement: ast.stmt) -> bool:
+        if isinstance(statement, ast.Pass) or _is_text(statement):
+            return True
+        return not isinstance(statement, ast.ClassDef) and bool(self.plainly_bound(statement))
+
+    def _is_plain_decorator(self, decorator: ast.expr) -> bool:
+        called = decorator.func if isinstance(decorator, ast.Call) else decorator
+        if isinstance(decorator, ast.Call):
+            given = [*decorator.args, *(each.value for each in decorator.keywords)]
+            if not all(map(self._makes_a_value, given)):
+                return False
+        return self._last_name(called) in _PLAIN_DECORATORS
+
+    def _last_name(self, value: ast.expr) -> str:
+        """Return the last part of a name that is from outside; empty for any other expression."""
+        return self._target(value).rpartition(".")[2]
+
+    def _target(self, value: ast.expr) -> str:
+        """Return the dotted name of what an expression names, if that is from outside; else empty."""
+        root, attributes = chain(value) if isinstance(value, ast.Attribute) else (value, ())
+        if not isinstance(root, ast.Name):
+            return ""
+        if root.id not in self._outside:
+            is_of_star = self._star and root.id not in self._imported and root.id not in self._bound
+            return ".".join([self._star, root.id, *attributes]) if is_of_star else ""
+        return ".".join([self._outside[root.id], *attributes])
+
+    def _makes_a_value(self, value: ast.expr) -> bool:
+        """Report whether an expression does nothing but make a value, so that only who reads that depends on it."""
+        waiting: list[ast.AST] = [value]
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, ast.Call):
+                if not self._is_plain_call(node):
+                    return False
+                waiting += [*node.args, *(each.value for each in node.keywords)]
+                continue
+            if isinstance(node, ast.Lambda):
+                waiting += [each for each in (*node.args.defaults, *node.args.kw_defaults) if each is not None]
+                continue
+            if isinstance(node, ast.Attribute):  # of an object it may be a property
+                root, _ = chain(node)
+                if not isinstance(root, ast.Name) or root.id not in self._imported:
+                    return False
+                continue
+            if not isinstance(node, _VALUES) or (isinstance(node, ast.BinOp) and isinstance(node.op, _ACTING)):
+                return False
+            waiting += ast.iter_child_nodes(node)
+        return True
+
+    def _is_plain_call(self, call: ast.Call) -> bool:
+        target = self._target(call.func)
+        if target in _PLAIN_CALLED:
+            return True
+        return any(target == each or target.startswith(f"{each}.") for each in _PLAIN_CALLED_OF)
+
+
+_ACTING: Final = (ast.LShift, ast.RShift, ast.BitOr, ast.BitAnd, ast.BitXor, ast.MatMult)
+"""Operators that classes define to do something, such as to chain tasks."""
+
+_VALUES: Final = (
+    *(ast.Constant, ast.Name, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.JoinedStr, ast.FormattedValue),
+    *(ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp),
+    *(ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context, ast.keyword),
+)
+
+
+def _names_of_target(target: ast.expr) -> Iterator[str | None]:
+    """Yield the names that an assignment binds; None for what it does besides, or a name that Python reads."""
+    if isinstance(target, ast.Tuple | ast.List):
+        for each in target.elts:
+            yield from _names_of_target(each)
+    else:
+        name = target.id if isinstance(target, ast.Name) else "__"
+        yield name if not name.startswith("__") or name in _UNREAD else None
+
+
+_UNREAD: Final = frozenset({"__all__", "__version__", "__author__"})
+"""Names of Python's form that it does not read, or only where all of a module is imported."""
+
+
+def _calls_nothing(annotation: ast.expr) -> bool:
+    acts = (ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)
+    return not any(isinstance(node, acts) for node in ast.walk(annotation))
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    """Report whether a statement is a docstring, or another value that nobody reads."""
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _never_runs(statement: ast.stmt) -> bool:
+    """Report whether a statement runs only where its file is a program, or types are checked: here it is imported."""
+    if not isinstance(statement, ast.If) or statement.orelse:
+        return False
+    test = statement.test
+    if isinstance(test, ast.Name | ast.Attribute):
+        return (test.id if isinstance(test, ast.Name) else test.attr) == "TYPE_CHECKING"
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Eq):
+        return False
+    sides = [test.left, *test.comparators]
+    named = any(isinstance(each, ast.Name) and each.id == "__name__" for each in sides)
+    return named and any(isinstance(each, ast.Constant) and each.value == "__main__" for each in sides)
 
 
 class _Needs:
     """What is needed so far; what is new is looked through before more is asked for."""
 
     def __init__(self, trees: Mapping[str, ast.Module], packages: frozenset[str]) -> None:
-        self._trees = trees
         self._modules = {name: _Module(name, tree, trees, is_package=name in packages) for name, tree in trees.items()}
+        self._prefixes = {".".join(name.split(".")[:n]) for name in trees for n in range(1, name.count(".") + 1)}
         self._kept: dict[str, set[int]] = {name: set() for name in trees}
+        self._used: dict[str, set[str]] = {name: set() for name in trees}
+        """Of the names that plain imports bind, those that are asked for."""
         self._asked: set[tuple[str, str, tuple[str, ...]]] = set()
+        self._questions: list[tuple[str, str, tuple[str, ...]]] = []
         self._waiting: list[tuple[str, int]] = []
         for name, module in self._modules.items():
-            left_out = {number for numbers in module.plain.values() for number in numbers}
+            left_out = module.plain_imports.union(*module.plain.values())
             for number, statement in enumerate(module.body):
-                if number not in left_out and not _is_of_main(statement):
+                if number not in left_out and not _is_text(statement) and not _never_runs(statement):
                     self._keep(name, number)
 
     def kept(self) -> dict[str, ast.Module]:
-        """Return the modules with what is needed of them, in its order."""
-        return {
-            name: ast.Module([self._modules[name].body[each] for each in sorted(numbers)], [])
-            for name, numbers in self._kept.items()
-        }
+        """Return the modules with what is needed of them, in its order; of plain imports the names that are used."""
+        return {name: ast.Module(list(self._statements(name)), []) for name in self._modules}
+
+    def _statements(self, name: str) -> Iterator[ast.stmt]:
+        module = self._modules[name]
+        for number, statement in enumerate(module.body):
+            if number in self._kept[name]:
+                yield statement
+            elif number in module.plain_imports and isinstance(statement, ast.Import | ast.ImportFrom):
+                used = [each for each in statement.names if _bound_name(each) in self._used[name]]
+                if used and isinstance(statement, ast.Import):
+                    yield ast.Import(used)
+                elif used and isinstance(statement, ast.ImportFrom):
+                    yield ast.ImportFrom(statement.module, used, statement.level)
 
     def need(self, module: str, name: str) -> None:
         """Keep what binds a name of a module, and all that this names."""
         self._ask(module, name)
-        while self._waiting:
-            of, number = self._waiting.pop()
-            if isinstance(self._modules[of].body[number], ast.Import | ast.ImportFrom):
-                continue  # who uses what it binds asks for that
-            for found, attributes in _names(self._modules[of].body[number]):
-                self._ask(of, found, attributes)
+        while self._waiting or self._questions:
+            if self._questions:
+                self._answer(*self._questions.pop())
+            else:
+                self._look_through(*self._waiting.pop())
+
+    def _look_through(self, module: str, number: int) -> None:
+        statement = self._modules[module].body[number]
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            return  # who uses what it binds asks for that
+        if isinstance(statement, ast.Try):
+            self._ask_for_imports(module, statement)
+        for name, attributes in names_read(statement):
+            self._ask(module, name, attributes)
+        for text in texts_in(statement):
+            for dotted in _DOTTED.findall(text):
+                self._follow_text(re.split("[.:]", dotted))
 
     def _keep(self, module: str, number: int) -> None:
         if number not in self._kept[module]:
@@ -165,41 +375,74 @@ class _Needs:
             self._waiting.append((module, number))
 
     def _ask(self, module: str, name: str, attributes: tuple[str, ...] = ()) -> None:
-        if module not in self._modules or (module, name, attributes) in self._asked:
+        if (module, name, attributes) not in self._asked:
+            self._asked.add((module, name, attributes))
+            self._questions.append((module, name, attributes))
+
+    def _answer(self, module: str, name: str, attributes: tuple[str, ...]) -> None:
+        if name == _ALL:
+            self._answer_all(module)
             return
-        self._asked.add((module, name, attributes))
-        here = self._modules[module]
+        below = f"{module}.{name}"
+        if below in self._modules or below in self._prefixes:
+            self._follow(below, attributes)
+        here = self._modules.get(module)
+        if here is None:
+            return
+        self._used[module].add(name)
         for number in here.plain.get(name, ()):
             self._keep(module, number)
         for target in here.imports.get(name, ()):
             self._follow(target, attributes)
         for star in here.stars:
+            self._ask(star, "__all__")
             self._ask(star, name, attributes)
 
     def _follow(self, target: str, attributes: tuple[str, ...]) -> None:
         """Ask for what an import has bound: a module, of which attributes are named or all is handed on, or a name."""
-        below = [each for each in self._modules if each.startswith(f"{target}.")]
-        if target in self._modules or below:
+        if target in self._modules or target in self._prefixes:
             if not attributes or attributes[0].startswith("__"):
-                for each in (target, *below):
-                    self._ask_all(each)
+                self._ask_all(target)
             else:
                 self._ask(target, attributes[0], attributes[1:])
-                if below:
-                    self._follow(f"{target}.{attributes[0]}", attributes[1:])
         base, _, name = target.rpartition(".")
         if base:
             self._ask(base, name, attributes)
 
-    def _ask_all(self, module: str) -> None:
-        if module not in self._modules or (module, "*", ()) in self._asked:
-            return
-        self._asked.add((module, "*", ()))
+    def _follow_text(self, parts: list[str]) -> None:
+        """Ask for what a text names, such as "pipelines.rates:Rate", if it begins with a module."""
+        for length in range(len(parts), 0, -1):
+            module = ".".join(parts[:length])
+            if module in self._modules:
+                self._follow(module, tuple(parts[length:]))
+                return
+
+    def _ask_for_imports(self, module: str, statement: ast.Try) -> None:
+        """Ask for all of what is imported where an error of it has something else done."""
         here = self._modules[module]
+        for node in ast.walk(statement):
+            for each in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
+                for target in here.imports.get(_bound_name(each), ()):
+                    self._ask_all(target)
+                    self._ask_all(target.rpartition(".")[0])
+
+    def _ask_all(self, module: str) -> None:
+        self._ask(module, _ALL)
+
+    def _answer_all(self, module: str) -> None:
+        for below in [each for each in self._modules if each.startswith(f"{module}.")]:
+            self._ask_all(below)
+        here = self._modules.get(module)
+        if here is None:
+            return
         for name in [*here.plain, *here.imports]:
             self._ask(module, name)
         for star in here.stars:
             self._ask_all(star)
+
+
+def _bound_name(alias: ast.alias) -> str:
+    return alias.asname or alias.name.partition(".")[0]
 
 
 def base_of(node: ast.ImportFrom, module: str, *, is_package: bool) -> str:
@@ -209,148 +452,3 @@ def base_of(node: ast.ImportFrom, module: str, *, is_package: bool) -> str:
     parts = module.split(".") if is_package else module.split(".")[:-1]
     parts = parts[: len(parts) - node.level + 1]
     return ".".join([*parts, *([node.module] if node.module else [])])
-
-
-def _is_of_main(statement: ast.stmt) -> bool:
-    """Report whether a statement runs only where its file is a program: here it is imported."""
-    return isinstance(statement, ast.If) and not statement.orelse and ast.unparse(statement.test) in _OF_MAIN
-
-
-_OF_MAIN: Final = ("__name__ == '__main__'", "'__main__' == __name__")
-
-
-def _plainly_bound(statement: ast.stmt, outside: set[str]) -> list[str]:
-    """Return the names that a statement binds if it does nothing else when its module is imported; else none."""
-    if isinstance(statement, _Function):
-        return [statement.name] if _is_plain_function(statement, outside) else []
-    if isinstance(statement, ast.ClassDef):
-        return [statement.name] if _is_plain_class(statement, outside) else []
-    if isinstance(statement, ast.Assign) and all(isinstance(each, ast.Name) for each in statement.targets):
-        names = [each.id for each in statement.targets if isinstance(each, ast.Name)]
-        is_plain = _computes_nothing(statement.value) and not any(each.startswith("__") for each in names)
-        return names if is_plain else []
-    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-        values = [each for each in (statement.value, statement.annotation) if each is not None]
-        return [statement.target.id] if all(map(_computes_nothing, values)) else []
-    return []
-
-
-def _is_plain_function(function: ast.FunctionDef | ast.AsyncFunctionDef, outside: set[str]) -> bool:
-    arguments = function.args
-    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-    at_import = [
-        *arguments.defaults,
-        *(each for each in arguments.kw_defaults if each is not None),
-        *(each.annotation for each in every if each is not None and each.annotation is not None),
-        *([function.returns] if function.returns is not None else []),
-    ]
-    decorators = function.decorator_list
-    return all(map(_computes_nothing, at_import)) and all(_is_plain_decorator(each, outside) for each in decorators)
-
-
-def _is_plain_class(cls: ast.ClassDef, outside: set[str]) -> bool:
-    if cls.keywords or not all(_is_plain_decorator(each, outside) for each in cls.decorator_list):
-        return False
-    return all(_is_from(each, outside) for each in cls.bases) and all(
-        isinstance(each, ast.Pass)
-        or (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
-        or (not isinstance(each, ast.ClassDef) and bool(_plainly_bound(each, outside)))
-        for each in cls.body
-    )
-
-
-def _is_plain_decorator(decorator: ast.expr, outside: set[str]) -> bool:
-    called = decorator.func if isinstance(decorator, ast.Call) else decorator
-    if isinstance(decorator, ast.Call):
-        given = [*decorator.args, *(each.value for each in decorator.keywords)]
-        if not all(map(_computes_nothing, given)):
-            return False
-    name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
-    return name in _PLAIN_DECORATORS and _is_from(called, outside)
-
-
-def _is_from(value: ast.expr, outside: set[str]) -> bool:
-    """Report whether a name, or an attribute of it, is bound by nothing but imports of what is not among the modules.
-
-    Or is one of Python's own.
-    """
-    while isinstance(value, ast.Attribute):
-        value = value.value
-    return isinstance(value, ast.Name) and value.id in outside
-
-
-def _computes_nothing(value: ast.expr) -> bool:
-    """Report whether an expression calls nothing and binds nothing, so that only who reads it depends on it."""
-    acts = (ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)
-    return not any(isinstance(node, acts) for node in ast.walk(value))
-
-
-def _names(statement: ast.stmt) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the names of its module that a statement may read, each with the attributes that are asked of it.
-
-    Once with none where the value itself is handed on. What functions in it bind for themselves is not among them,
-    but for what they import.
-    """
-    text = ast.unparse(statement)
-    of_module = _globals(symtable.symtable(text, "<statement>", "exec"), is_top=True)
-    imported = {
-        name
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-        for name in (alias.asname or alias.name.partition(".")[0],)
-    }
-    rooted: set[int] = set()
-    quoted = {name for annotation in _annotations(statement) for name in _quoted(annotation)}
-    yield from ((each, ()) for each in quoted)
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Attribute):
-            root, attributes = _chain(node)
-            if root is not None and id(root) not in rooted:
-                rooted.add(id(root))  # the whole chain comes before its parts
-                if root.id in of_module | imported:
-                    yield root.id, attributes
-        elif isinstance(node, ast.Name):
-            if node.id.startswith("__") and not node.id.endswith("__"):
-                raise ValueError  # in a class it is another name
-            if id(node) not in rooted and node.id in of_module | imported:
-                yield node.id, ()
-        elif isinstance(node, ast.ImportFrom):
-            yield from ((alias.asname or alias.name, ()) for alias in node.names)
-
-
-def _annotations(statement: ast.stmt) -> Iterator[ast.expr]:
-    for node in ast.walk(statement):
-        found = node.returns if isinstance(node, _Function) else getattr(node, "annotation", None)
-        if found is not None:
-            yield found
-
-
-def _quoted(annotation: ast.expr) -> Iterator[str]:
-    """Yield the names in the texts of an annotation, which somebody may evaluate."""
-    for node in ast.walk(annotation):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield from _NAME.findall(node.value)
-
-
-def _bound(tree: ast.Module) -> Iterator[str]:
-    """Yield the names that a module binds anywhere but by imports."""
-    for node in ast.walk(tree):
-        if isinstance(node, (*_Function, ast.ClassDef)):
-            yield node.name
-        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            yield node.id
-
-
-def _globals(table: symtable.SymbolTable, *, is_top: bool = False) -> set[str]:
-    found = {each.get_name() for each in table.get_symbols() if is_top or each.is_global()}
-    return found.union(*(_globals(each) for each in table.get_children()))
-
-
-def _chain(node: ast.Attribute) -> tuple[ast.Name | None, tuple[str, ...]]:
-    attributes: list[str] = []
-    value: ast.expr = node
-    while isinstance(value, ast.Attribute):
-        attributes.append(value.attr)
-        value = value.value
-    return (value if isinstance(value, ast.Name) else None), tuple(reversed(attributes))

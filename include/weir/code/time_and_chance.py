@@ -16,22 +16,32 @@ from weir.code.version import code_reached
 _NAMES: Final = frozenset(
     {
         *("current_date", "current_timestamp", "localtimestamp", "curdate", "now", "utcnow", "today", "unix_timestamp"),
-        *("time_ns", "perf_counter", "monotonic", "monotonic_ns", "localtime", "gmtime"),
+        *("current_time", "time_ns", "perf_counter", "monotonic", "monotonic_ns", "localtime", "gmtime", "ctime"),
         *("rand", "randn", "randstr", "uniform", "random", "shuffle", "randomSplit", "sample", "sampleBy"),
+        *("randint", "randrange", "choice", "choices", "default_rng", "Faker"),
         *("uuid", "uuid1", "uuid4", "urandom", "token_hex", "token_bytes", "secrets"),
         *("monotonically_increasing_id", "spark_partition_id", "input_file_name", "input_file_block_start"),
-        *("current_user", "session_user", "current_catalog", "current_database"),
+        *("current_user", "session_user", "current_catalog", "current_database", "current_schema"),
+        *("java_method", "try_reflect", "reflect", "sql_ctx", "SQLContext", "_metadata"),
         *("getenv", "environ", "gethostname", "getpid", "urlopen", "requests", "httpx", "urllib3", "socket"),
         *("sparkSession", "SparkSession", "getActiveSession", "call_function", "call_udf"),
         *("fsspec", "s3fs", "gcsfs", "adlfs", "boto3", "psycopg2", "psycopg", "sqlalchemy", "duckdb", "sqlite3"),
         *("subprocess", "Popen", "read_table", "ParquetFile", "read_text", "read_bytes"),
+        *("listdir", "scandir", "iterdir", "loadtxt", "genfromtxt", "fromfile"),
+        *("loadtxt", "genfromtxt", "fromfile"),
         *("read_csv", "read_json", "read_excel", "read_parquet", "read_sql", "read_html", "read_pickle"),
     }
 )
 _BUILTINS: Final = frozenset({"open", "input", "id", "hash"})
-_CALLED: Final = re.compile(rf"(?i)\b({'|'.join(sorted(_NAMES))})\s*\(")
-_IN_QUERY: Final = re.compile(rf"(?i)\b({'|'.join(sorted(_NAMES))})\b")
-"""Some of SQL's functions are called without parentheses."""
+_BY_MODULE: Final = {"time": ("time", "strftime"), "os": ("getcwd", "stat"), "numpy": ("load",), "np": ("load",)}
+"""Functions whose names are usual ones, by their modules."""
+
+_BARE: Final = ("current_date", "current_timestamp", "localtimestamp", "current_time", "current_user", "session_user")
+"""What SQL calls without parentheses."""
+
+_DAYS: Final = r"(?:date|timestamp(?:_ltz|_ntz)?)\s*'\s*(now|today|tomorrow|yesterday)"
+_CALLED: Final = re.compile(rf"(?i)\b({'|'.join(sorted(_NAMES))})\s*\(|\b({'|'.join(_BARE)})\b|{_DAYS}|(_metadata)\.")
+_IN_QUERY: Final = re.compile(rf"(?i)\b({'|'.join(sorted(_NAMES))}|tablesample)\b|{_DAYS}")
 
 
 def told_by_time_or_chance(files: Mapping[str, bytes], functions: Iterable[str]) -> str:
@@ -45,17 +55,29 @@ def told_by_time_or_chance(files: Mapping[str, bytes], functions: Iterable[str])
         return "what their code imports cannot be followed"
     found = [(module, name) for module, tree in sorted(reached.items()) for name in _named_in(tree)]
     for path in (each for each in named if each in files):
-        found += [(path, each) for each in _IN_QUERY.findall(files[path].decode(errors="replace"))]
+        found += [(path, each) for each in _found(_IN_QUERY, files[path].decode(errors="replace"))]
     return "{} names {}, by which rows may depend on more than their inputs".format(*found[0]) if found else ""
 
 
 def _named_in(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr in _NAMES:
-            yield node.attr
+        if isinstance(node, ast.Attribute):
+            of = node.value.id if isinstance(node.value, ast.Name) else ""
+            if node.attr in _NAMES or node.attr in _BY_MODULE.get(of, ()):
+                yield node.attr
         elif isinstance(node, ast.Name) and node.id in _NAMES | _BUILTINS:
             yield node.id
-        elif isinstance(node, ast.alias) and node.name.rpartition(".")[2] in _NAMES:
-            yield node.name
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            names = {each.name for each in node.names}
+            yield from names & (_NAMES | set(_BY_MODULE.get(module, ())))
+            yield from _NAMES & set(module.split("."))
+        elif isinstance(node, ast.Import):
+            yield from (each.name for each in node.names if _NAMES & set(each.name.split(".")))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield from _CALLED.findall(node.value)
+            yield from _found(_CALLED, node.value)
+
+
+def _found(pattern: re.Pattern[str], text: str) -> Iterator[str]:
+    for found in pattern.finditer(text):
+        yield next(each for each in found.groups() if each)

@@ -28,7 +28,7 @@ _UNFOLLOWED: Final = frozenset(
     {
         *("import_module", "__import__", "run_module", "run_path", "walk_packages", "resolve_name"),
         *("spec_from_file_location", "exec_module", "load_module", "SourceFileLoader", "SourcelessFileLoader"),
-        "__doc__",
+        *("__doc__", "getdoc", "getsource", "getsourcelines", "getcomments", "model_json_schema"),
     }
 )
 """Names by which a module reaches code, or docstrings, that its import statements do not name."""
@@ -161,7 +161,8 @@ def _may_bind(tree: ast.Module, name: str) -> bool:
 def _modules(files: Mapping[str, bytes]) -> dict[str, str]:
     """Return the file of each module, by the module's name."""
     found = {}
-    for name in files:
+    # Of a package and a module of one name Python takes the package.
+    for name in sorted(files, key=lambda each: (each.endswith("/__init__.py"), each)):
         path = PurePosixPath(name)
         if path.suffix == ".py":
             parts = path.parent.parts if path.name == "__init__.py" else path.with_suffix("").parts

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -16,15 +16,15 @@ from sqlalchemy.orm import Session
 from weir.coordination.registered import Registered
 from weir.coordination.services import Services
 from weir.dataflow.dataflow import stage_to_json
-from weir.dataflow.stage import StageKind
-from weir.errors import Fault
+from weir.dataflow.stage import Stage, StageKind
+from weir.errors import Fault, Retryable
 from weir.execution.run_state import AttemptState
 from weir.formats.made_of import Digests, keys_with_contexts, made_of
 from weir.formats.manifest import Manifest
 from weir.formats.region_job import OutputReport, RegionJob, ResultToTake
-from weir.ledger.attempts import Origin, attempts_of
+from weir.ledger.attempts import Origin, attempts_ever_of
 from weir.ledger.database.columns import taken
-from weir.ledger.database.tables import ResultRow
+from weir.ledger.database.tables import AttemptRow, ResultRow
 from weir.ledger.leases import take_leases
 from weir.ledger.results import results_made_of
 from weir.store.probe import PartitionRef, probe
@@ -39,25 +39,36 @@ def with_result_to_take(
     """Add to a job what its rows are made of, and a result that was made of the same, if there is one.
 
     In a run of a backfill a clear is no person's: that runs all tasks of a run again, which are to take what they can.
-    Raises Retryable where the store does not answer.
+    What the store does not give can be computed.
     """
     if not _may_be_shared(registered):
         return job
     declared = registered.topology.stages_of(registered.attempt.region.name)
-    job = replace(job, made_of=made_of(job, list(map(stage_to_json, declared)), digests))
+    job = replace(job, made_of=made_of(job, [_on_which_rows_depend(each) for each in declared], digests))
     if not job.made_of:
         return job
     keys = dict(keys_with_contexts(job))
     with services.ledger.transaction() as session:
-        has_to_compute = (not is_of_backfill and _is_by_person(session, registered)) or _is_suspected(
-            session, registered
-        )
-        if has_to_compute or not _candidates(session, registered, job, keys):
+        is_by_person = not is_of_backfill and _is_by_person(session, registered)
+        if is_by_person or _is_suspected(session, registered):
             return job
-    with services.ledger.transaction(registered.run.dataflow.name) as session:
         found = _candidates(session, registered, job, keys)
-        take_leases(session, [row.id for rows, _ in found for row in rows], registered.attempt.id, services.now())
-    return replace(job, take=next(_whole(services, job, found), None))
+    whole = next(_whole(services, job, found), None)
+    if whole is None:
+        return job
+    rows, take = whole
+    with services.ledger.transaction(registered.run.dataflow.name) as session:
+        # What is deleted before this is found to be so by the job, and computed.
+        take_leases(session, [row.id for row in rows], registered.attempt.id, services.now())
+    return replace(job, take=take)
+
+
+def _on_which_rows_depend(stage: Stage) -> dict[str, Any]:
+    """Return what of a declaration counts: neither where its task runs, nor who checks, names or publishes its rows."""
+    return {name: value for name, value in stage_to_json(stage).items() if name not in _NO_ROWS}
+
+
+_NO_ROWS: Final = frozenset({"task", "asset", "quality", "targets", "reuse"})
 
 
 def _may_be_shared(registered: Registered) -> bool:
@@ -78,13 +89,22 @@ def _may_be_shared(registered: Registered) -> bool:
 
 
 def _is_by_person(session: Session, registered: Registered) -> bool:
-    """Report whether a person has cleared the task since it last committed, also if a try of it has failed since."""
-    for row in reversed(attempts_of(session, registered.run.id, registered.attempt.region)):
+    """Report whether a person has cleared the task since it last committed, also if a try of it has failed since.
+
+    Who has deleted its DagRun, and has it run again, has cleared it, too.
+    """
+    for row in sorted(attempts_ever_of(session, registered.run.id, registered.attempt.region), key=_order):
+        is_of_deleted = not row.is_of_dag_run and row.origin not in (Origin.RESTORED.value, Origin.REBUILT.value)
+        if row.origin == Origin.CLEARED_BY_PERSON.value or is_of_deleted:
+            return True
         if row.state in (AttemptState.COMMITTED.value, AttemptState.ADOPTED.value):
             return False
-        if row.origin == Origin.CLEARED_BY_PERSON.value:
-            return True
     return False
+
+
+def _order(row: AttemptRow) -> int:
+    """Sort the newest try first, and those of deleted DagRuns last."""
+    return -row.try_number
 
 
 def _is_suspected(session: Session, registered: Registered) -> bool:
@@ -95,6 +115,7 @@ def _is_suspected(session: Session, registered: Registered) -> bool:
         ResultRow.subtask == region.subtask,
         ResultRow.stage.in_(names),
         ResultRow.fault == Fault.SUSPECTED.value,
+        ResultRow.is_current,
     )
     return session.scalar(query.limit(1)) is not None
 
@@ -118,17 +139,20 @@ def _candidates(
     ]
 
 
-def _whole(services: Services, job: RegionJob, found: _Found) -> Iterator[ResultToTake]:
+def _whole(services: Services, job: RegionJob, found: _Found) -> Iterator[tuple[list[ResultRow], ResultToTake]]:
     for rows, looked_at in found:
         references = {taken(PartitionRef, row): row for row in rows}
-        answers = probe(services.store, services.store_id(), list(references))
+        try:
+            answers = probe(services.store, services.store_id(), list(references))
+        except Retryable:
+            continue  # it can be computed
         there = {
             (row.stage, row.layout): (row, manifest)
             for each, row in references.items()
             if isinstance(manifest := answers[each], Manifest)
         }
         if len(there) == len(rows):
-            yield _to_take(job, there, looked_at)
+            yield rows, _to_take(job, there, looked_at)
 
 
 def _to_take(

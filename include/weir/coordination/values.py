@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 from weir.code.archive import Archive
@@ -22,6 +23,15 @@ from weir.restarts.strategy import RestartStrategy
 from weir.store.probe import PartitionRef
 from weir.topology.ids import AttemptId, Digest, Epoch, RunId
 from weir.topology.regions import PartitionId, RegionId, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredCode:
+    """A dataflow as a DAG file declares it now, and its code as the modules and files that it names have it now."""
+
+    file: Path
+    flow: Dataflow
+    archive: Archive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

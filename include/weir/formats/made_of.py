@@ -58,6 +58,11 @@ def _is_known_by_content(stage: StageToRun) -> bool:
     return reader in ("delta:read", "iceberg:read")  # their files are of one version of a table
 
 
+def _has_columns_of_all(stage: StageToRun) -> bool:
+    """Report whether what a subtask reads has the columns of files that others read."""
+    return stage.function == f"{READY_MADE}files:read" and not stage.split.get("schema")
+
+
 def _split(stage: StageToRun) -> Any:
     """Return what of a split counts: not the sentence in which a ready-made source says what it reads."""
     if not stage.function.startswith(READY_MADE):
@@ -69,6 +74,7 @@ def _read(stage: StageToRun, digests: Digests) -> dict[str, object]:
     return {
         "stage": [stage.name, stage.subtask, stage.parallelism, stage.pipelined],
         "split": _split(stage),
+        "splits": stage.resolved if _has_columns_of_all(stage) else "",
         "inputs": [
             {
                 "argument": read.argument,

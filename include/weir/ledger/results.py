@@ -317,13 +317,19 @@ def findings_of(session: Session, attempts: Collection[str]) -> tuple[NotDetermi
 
 
 def results_made_of(session: Session, dataflow: str, keys: Collection[str], most: int) -> list[tuple[ResultRow, str]]:
-    """Return the newest stored and sound results of attempts that have one of these keys, each with its key."""
-    is_sound = ResultRow.fault.is_(None) & ResultRow.differs_from.is_(None) & ResultRow.deleted_at.is_(None)
+    """Return the newest stored results of attempts that have one of these keys, each with its key.
+
+    None of a key of which a result was distrusted, or differs from another one: which of them is right is not known.
+    """
+    is_doubted = ResultRow.differs_from.is_not(None) | (ResultRow.fault == Fault.SUSPECTED.value)
+    of_key = select(AttemptRow.made_of).join(ResultRow, ResultRow.attempt == AttemptRow.id)
+    doubted = set(session.scalars(of_key.where(AttemptRow.made_of.in_(keys), is_doubted)))
+    is_sound = ResultRow.fault.is_(None) & ResultRow.deleted_at.is_(None)
     query = (
         select(ResultRow, AttemptRow.made_of)
         .join(AttemptRow, AttemptRow.id == ResultRow.attempt)
         .join(RunRow, RunRow.id == ResultRow.run)
-        .where(AttemptRow.made_of.in_(keys), RunRow.dataflow == dataflow, is_sound)
+        .where(AttemptRow.made_of.in_(set(keys) - doubted), RunRow.dataflow == dataflow, is_sound)
         .where(ResultRow.state == PartitionState.FINISHED.value, ResultRow.is_current)
         .order_by(ResultRow.id.desc())
         .limit(most)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
+from weir.errors import WeirError
 from weir.formats.region_job import OutputReport, OutputToWrite
-from weir.store.errors import NotFound, OtherBytes
+from weir.store.errors import AlreadyExists, OtherBytes
 from weir.store.store import Store
 
 AT_ONCE: Final = 4
@@ -45,7 +46,7 @@ def copy_file(source: Store, path: str, target: Store, to: str, sha256: str) -> 
 def copy_outputs(store: Store, written: Sequence[OutputReport], own: Sequence[OutputToWrite]) -> str:
     """Copy the files of an attempt's outputs to those of another one: all, or nothing; return why not, or empty.
 
-    Raises Retryable, and AlreadyExists where a file of the attempt is there already.
+    What cannot be read, for whatever reason, can be computed. Raises AlreadyExists where the attempt has such a file.
     """
     files = [
         (f"{taken.folder}/{file.name}", f"{to.folder}/{file.name}", file.sha256)
@@ -54,7 +55,9 @@ def copy_outputs(store: Store, written: Sequence[OutputReport], own: Sequence[Ou
     ]
     try:
         copy_all(lambda each: copy_file(store, each[0], store, each[1], each[2]), files, store)
-    except (NotFound, OtherBytes) as error:
+    except AlreadyExists:
+        raise
+    except WeirError as error:
         for output in own:
             store.delete_folder(output.folder)
         return str(error)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from weir.code.archive import Archive, pack, top_level
+from weir.code.archive import pack, top_level
+from weir.coordination.values import DeclaredCode
 from weir.dataflow import Dataflow, Stage
 from weir.dataflow.stage import StageKind
 from weir.doctor.problems import Problem, answers_about
@@ -67,15 +68,6 @@ def declared_in(
     flow = _flow(file, flows, stage)
     other = next(other for each, other in found if each is flow)
     return Declared(file, flow, _stage(flow, stage), expectations, other["sql"], other["zone"])
-
-
-@dataclass(frozen=True, slots=True)
-class DeclaredCode:
-    """A dataflow as a DAG file declares it now, and its code as the modules and files that it names have it now."""
-
-    file: Path
-    flow: Dataflow
-    archive: Archive
 
 
 def code_below(

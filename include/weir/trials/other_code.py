@@ -17,7 +17,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
-from weir.trials.declared import DeclaredCode, code_below
+from weir.coordination.values import DeclaredCode
+from weir.trials.declared import code_below
 
 _PATH: Final = "PYTHONPATH"
 _OWN: Final = ("weir", "weir_airflow", "weir_spark")

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import select
@@ -21,9 +20,9 @@ from weir.code.archive import Archive, archived
 from weir.code.differences import FileDifference, differences, unified
 from weir.code.version import code_version
 from weir.coordination.services import Services
+from weir.coordination.values import DeclaredCode
 from weir.dataflow.dataflow import Dataflow, stage_to_json
 from weir.dataflow.stage import Stage
-from weir.environment import opened_services
 from weir.errors import Misconfigured
 from weir.execution.run_state import CLOSE
 from weir.ledger.code import KeptCode, functions_of
@@ -34,8 +33,6 @@ from weir.recovery.rules.plan import Cost, Plan, StepKind, Total, total_of
 from weir.recovery.run_plans import ClearPlan, CodePlans, LeftTask, plans_of_code
 from weir.topology.ids import OWN_RUN, RunId
 from weir.topology.regions import RegionId, Topology
-from weir.trials.declared import DeclaredCode, code_below
-from weir.trials.other_code import checked_out, code_elsewhere
 from weir.views.code import RESTORED, archive_named
 
 _AGAIN: Final = (StepKind.RERUN,)
@@ -392,31 +389,6 @@ def _settings(before: Dataflow, now: Dataflow) -> tuple[FieldDifference, ...]:
 
 
 # Two source trees
-
-
-def compared_with(path: Path, against: str, dataflow: str | None = None) -> list[CodePlan]:
-    """Compare the dataflows of a DAG file, or of a folder of them, with other code.
-
-    That is a DAG file, folder or checkout elsewhere, else a revision in git, else an archive of the ledger, named by
-    its beginning or that of a version. Raises Misconfigured if it is none of them, and as `code_below`.
-    """
-    declared = code_below(path, dataflow)
-    if Path(against).exists():
-        return _beside(declared, against, code_elsewhere(Path(against), path))
-    with checked_out(against, path) as there:
-        if there is not None:
-            return _beside(declared, against, code_elsewhere(there, path) if there.exists() else ())
-    try:
-        with opened_services() as services:
-            archive = archive_named(services, against)
-    except Misconfigured as error:
-        raise Misconfigured.of("views.code_unknown", against=against, error=error) from error
-    return [compared(each, against, archive) for each in declared]
-
-
-def _beside(declared: Iterable[DeclaredCode], against: str, others: Iterable[DeclaredCode]) -> list[CodePlan]:
-    there = {each.flow.name: each for each in others}
-    return [compared(each, against, there.get(each.flow.name)) for each in declared]
 
 
 def compared(of: DeclaredCode, against: str, old: DeclaredCode | Archive | None) -> CodePlan:

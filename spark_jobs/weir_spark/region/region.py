@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -169,7 +169,7 @@ class _Execution:
             )
             found += checks.written(results, outputs, self.states)
         self.imported.require_all()
-        looked_at = self._looked_at()
+        looked_at = self._looked_at(copies.computed)
         return replace(report, outputs=outputs, resumed=copies.resumed_from, checks=found, looked_at=looked_at)
 
     def _taken(self, settings: dict[str, str]) -> dict[str, Any] | None:
@@ -189,10 +189,12 @@ class _Execution:
         outputs = tuple(replace(each, folder=to.folder) for each, to in zip(take.outputs, own, strict=True))
         return {"outputs": outputs, "taken": take.attempt, "looked_at": take.looked_at}
 
-    def _looked_at(self) -> tuple[str, ...] | None:
+    def _looked_at(self, computed: Collection[StageToRun]) -> tuple[str, ...] | None:
         """Return what functions have looked at in their context; None where another task may not take the results."""
         if not self.job.made_of or not self.looked_at <= {*self.job.context, *_IN_KEY}:
             return None
+        if any(stage.function and stage not in computed for stage in self.job.stages):
+            return None  # what the try has looked at whose copy this one reads is not known
         functions = [
             stage.function
             for stage in self.job.stages

@@ -34,11 +34,37 @@ def test_names_of_columns_and_arguments_are_none():
         ("hash('a')", "hash"),
         ("flights.sample(0.5)", "sample"),
         ("flights.sparkSession.table('rates')", "sparkSession"),
+        ("flights.where('day = current_date')", "current_date"),
+        ("flights.where(\"day > date 'yesterday'\")", "yesterday"),
+        ("flights.selectExpr('_metadata.file_path')", "_metadata"),
+        ("time.time()", "time"),
+        ("time.strftime('%Y')", "strftime"),
+        ("random.randint(1, 3)", "randint"),
+        ("numpy.random.default_rng()", "default_rng"),
+        ("os.listdir('.')", "listdir"),
     ],
 )
 def test_what_is_called_is_named_with_its_module(line, name):
-    found = told(f"import os\nfrom datetime import datetime\ndef made(ctx, flights):\n    return {line}\n".encode())
+    found = told(
+        f"import os, numpy\nfrom datetime import datetime\ndef made(ctx, flights):\n    return {line}\n".encode()
+    )
     assert found.startswith(f"pipelines.made names {name}, ")
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("from requests import get", "requests"),
+        ("from sqlite3 import connect", "sqlite3"),
+        ("from random import gauss", "random"),
+        ("from time import time", "time"),
+        ("import urllib3.util", "urllib3.util"),
+    ],
+)
+def test_a_module_that_is_imported_is_named(line, name):
+    assert told(f"{line}\ndef made(ctx, flights):\n    return flights\n".encode()).startswith(
+        f"pipelines.made names {name}, "
+    )
 
 
 def test_what_is_imported_counts_where_it_is_reached():
@@ -52,5 +78,7 @@ def test_a_query_and_code_that_cannot_be_followed():
     sql = {"pipelines/made.sql": b"SELECT *, current_date AS day FROM flights"}
     assert told_by_time_or_chance(sql, ["pipelines/made.sql"]).startswith("pipelines/made.sql names current_date, ")
     assert told_by_time_or_chance({"pipelines/made.sql": b"SELECT today FROM x"}, ["pipelines/made.sql"]) != ""
+    sample = {"pipelines/made.sql": b"SELECT * FROM x TABLESAMPLE (10 PERCENT)"}
+    assert "TABLESAMPLE" in told_by_time_or_chance(sample, ["pipelines/made.sql"])
     assert told_by_time_or_chance({"pipelines/made.sql": b"SELECT k FROM x"}, ["pipelines/made.sql"]) == ""
     assert "cannot be followed" in told(b"import importlib\nmodule = importlib.import_module('x')\n")

@@ -10,7 +10,7 @@ from tests.weir.checking import NOT_NULL, UNIQUE, with_suites, write_suite
 from tests.weir.command_line import invoked, typed, use
 from tests.weir.small_dataflow import World, ladder
 
-from weir.dataflow import Dataflow
+from weir.dataflow import Dataflow, Stage, blocking, cached, sink, source
 from weir.errors import Fault, Misconfigured
 from weir.ledger.database.tables import AttemptRow, LeaseRow, QualityCheckRow, ResultRow
 from weir.recovery.past_failovers import failovers_of_run
@@ -371,3 +371,71 @@ def test_rows_that_were_taken_and_failed_are_computed_in_the_next_try(gated):
     assert {row[1] for row in checks_of(world, THIRD)} == {"failed", "passed"}
     assert set(world.airflow.states().values()) == {"success"}
     assert set(engine.computed) == {*OF_SOURCES, "totals"}
+
+
+def resuming(folder):
+    """A day's task whose first try fails after it has copied what looks at the epoch."""
+    stages = [
+        source("planes", "pipelines.planes:planes"),
+        Stage("dated", "pipelines.dated:dated", [blocking("planes")]),
+        Stage("after", "pipelines.after:after", [cached("dated")]),
+        sink("after", "out"),
+    ]
+    world = World(folder, Dataflow("ladder", stages, reuse="equal", keep="30 days"))
+    world.airflow.engine.looks_at["dated"] = ["epoch"]
+    world.airflow.strategy = FixedDelay(3, 1_000)
+    world.deploy()
+    world.run_days(1)
+    failing = [OSError("it is killed")]
+
+    def fail_once(key):
+        if key.task_id.startswith("dated") and failing:
+            raise failing.pop()
+
+    world.airflow.during = fail_once
+    world.run_days(2)
+    assert not failing
+    return world
+
+
+def test_a_try_that_resumes_tells_nobody_what_the_functions_that_it_skipped_have_looked_at(tmp_path):
+    world = resuming(tmp_path)
+    assert next_day(world) == {"planes", "dated", "after", "out"}
+
+
+def test_where_the_same_has_given_other_rows_nothing_is_taken(world):
+    next_day(world)
+    world.content["routes"] = "other rows, though all is equal"
+    world.airflow.clear_by_hand("scheduled__2013-01-03", "routes")
+    world.airflow.run_until_quiet()
+    assert "routes" in next_day(world, 4)
+    after = digests(world, "ladder@20130104T000000Z")["routes", 0, "plain"]
+    assert after == digests(world, THIRD)["routes", 0, "plain"]
+
+
+def test_what_cannot_be_read_is_computed(world, monkeypatch):
+    folder = results(world, SECOND)["routes", 0, "plain"].folder
+    files = type(world.store.files)
+    read = files.read
+
+    def refused(self, path, *more):
+        if path.startswith(f"{folder}/part"):
+            raise PermissionError(path)
+        return read(self, path, *more)
+
+    monkeypatch.setattr(files, "read", refused)
+
+    assert next_day(world) == {*OF_SOURCES, "routes"}
+
+
+def test_a_dag_run_that_was_deleted_and_runs_again_computes(world):
+    next_day(world)
+    world.airflow.delete("scheduled__2013-01-03")
+    assert next_day(world) == OF_SOURCES | OTHERS
+
+
+def test_where_a_task_runs_and_who_checks_it_does_not_count(world):
+    record = world.airflow.flow.to_json()
+    stages = [{**each, "task": {**each["task"], "priority_weight": 7}} for each in record["stages"]]
+    world.airflow.deploy(Dataflow.from_json({**record, "stages": stages}))
+    assert next_day(world) == OF_SOURCES

@@ -13,6 +13,7 @@ from tests.weir.small_dataflow import World
 from weir.code.archive import Archive
 from weir.code.generation_rules import RepairCode
 from weir.code.version import code_version
+from weir.coordination.values import DeclaredCode
 from weir.dataflow import Dataflow, Stage, blocking, dataset, pipelined, sink, source
 from weir.ledger.database.tables import ArchiveRow, RunRow
 from weir.recovery.adopt import adopt
@@ -21,7 +22,6 @@ from weir.recovery.run_plans import clear_by_hand, keep_results, record_clears
 from weir.recovery.versions import declare_equal
 from weir.testing.fakes.code import archive_of_edits
 from weir.topology.regions import RegionId
-from weir.trials.declared import DeclaredCode
 from weir.upkeep import RESULTS, settle_everywhere
 from weir.views.code_plan import Change, Part, code_plan, compared
 
@@ -452,7 +452,7 @@ def test_code_is_compared_with_other_code_without_any_run(tmp_path):
     now = declared(edited("jobs/raw.py", "clean():\n    return 0", "clean():\n    return 1"), flow)
     plan = compared(now, "main", declared(FILES, trips()))
     assert stages(plan) == {
-        "raw": (Change.DIRECT, Part.MODULE, {"jobs/raw.py": ("clean",)}),
+        "raw": (Change.IN_TASK, None, {}),
         "clean": (Change.DIRECT, Part.FUNCTION, {"jobs/raw.py": ("clean",)}),
         "by_zone": INDIRECT,
         "zones": INDIRECT,

@@ -6,7 +6,7 @@ And what a change of code would run again. Invariant: only `same`, and `plan` wi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -21,14 +21,16 @@ from weir.cli.tables import key, number, print_line, value
 from weir.code.generation_rules import short
 from weir.coordination.read_leases import user_name
 from weir.coordination.services import Services
+from weir.coordination.values import DeclaredCode
 from weir.environment import opened_services
 from weir.errors import Misconfigured
 from weir.ledger.code import kept_code
 from weir.recovery.run_plans import keep_results
 from weir.recovery.versions import EqualVersions, declare_equal
-from weir.trials.declared import DeclaredCode, code_below
-from weir.views.code import declared_equal, difference, versions_of_tasks
-from weir.views.code_plan import CodePlan, code_plan, compared_with
+from weir.trials.declared import code_below
+from weir.trials.other_code import checked_out, code_elsewhere
+from weir.views.code import archive_named, declared_equal, difference, versions_of_tasks
+from weir.views.code_plan import CodePlan, code_plan, compared
 
 EXIT_DIFFERS: Final = 1
 """That of diff: 2 is an error."""
@@ -126,7 +128,7 @@ def plan(
     if against is not None:
         if first or last or reuse or apply or forward_only:
             raise Misconfigured.of("cli.compared_code_is_not_run", against=against)
-        plans = compared_with(path, against, dataflow)
+        plans = _compared_with(path, against, dataflow)
         _print_plans(plans, as_json=as_json)
         raise typer.Exit(EXIT_DIFFERS if any(each.would_rerun for each in plans) else 0)
     if apply and not first and not last:
@@ -202,3 +204,28 @@ def _declared(each: EqualVersions) -> str:
         f"{short(each.one)} and {short(each.other)} are equal for stage {each.stage} of {each.dataflow}, as "
         f"{each.declared_by} declared on {each.declared_at:%Y-%m-%d %H:%M:%S} UTC"
     )
+
+
+def _compared_with(path: Path, against: str, dataflow: str | None = None) -> list[CodePlan]:
+    """Compare the dataflows of a DAG file, or of a folder of them, with other code.
+
+    That is a DAG file, folder or checkout elsewhere, else a revision in git, else an archive of the ledger, named by
+    its beginning or that of a version. Raises Misconfigured if it is none of them, and as `code_below`.
+    """
+    declared = code_below(path, dataflow)
+    if Path(against).exists():
+        return _beside(declared, against, code_elsewhere(Path(against), path))
+    with checked_out(against, path) as there:
+        if there is not None:
+            return _beside(declared, against, code_elsewhere(there, path) if there.exists() else ())
+    try:
+        with opened_services() as services:
+            archive = archive_named(services, against)
+    except Misconfigured as error:
+        raise Misconfigured.of("views.code_unknown", against=against, error=error) from error
+    return [compared(each, against, archive) for each in declared]
+
+
+def _beside(declared: Iterable[DeclaredCode], against: str, others: Iterable[DeclaredCode]) -> list[CodePlan]:
+    there = {each.flow.name: each for each in others}
+    return [compared(each, against, there.get(each.flow.name)) for each in declared]

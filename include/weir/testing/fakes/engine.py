@@ -151,8 +151,14 @@ class FakeEngine:
             metrics={"compute": 0.0},
             resumed=resumed_here,
             checks=checks,
-            looked_at=tuple(sorted({name for stage in job.stages for name in self.looks_at.get(stage.name, ())})),
+            looked_at=self._looked_at(job, needed - resumed),
         )
+
+    def _looked_at(self, job: RegionJob, computed: Set[str]) -> tuple[str, ...] | None:
+        """Return what functions have looked at; None where one was not called, since its rows were copied before."""
+        if any(stage.function and stage.name not in computed for stage in job.stages):
+            return None
+        return tuple(sorted({name for stage in job.stages for name in self.looks_at.get(stage.name, ())}))
 
     def _taken(self, job: RegionJob, code: str) -> RegionReport | None:
         """Copy what another attempt has made of the same; None where there is nothing, or it was made by other code."""
