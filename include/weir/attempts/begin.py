@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from sqlalchemy.orm import Session
 
@@ -89,7 +90,7 @@ def _begun(
     read = {manifests[part].attempt for each in inputs if each.argument in kept for part in each.partitions}
     states = assigned_states(registered, state, manifests, present_compactions(services, read) if read else {})
     job = region_job(services, registered, state, manifests, states)
-    contents = contents_of(state, inputs)
+    contents = partial(contents_of, state, inputs)
     job = add_checks(with_result_to_take(services, registered, job, contents, is_of_backfill=is_of_backfill))
     return Begun(
         attempt=registered.attempt,

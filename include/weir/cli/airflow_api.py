@@ -72,6 +72,15 @@ def airflow_if_reached(what: str = "") -> Iterator[Asked]:
         yield Asked(airflow=EndpointClearer(api))
 
 
+@contextmanager
+def airflow_to_clear() -> Iterator[AirflowStates]:
+    """Yield Airflow's API. Raises Misconfigured where it cannot be reached."""
+    with airflow_if_reached("to clear them") as asked:
+        if asked.airflow is None:
+            raise Misconfigured.of("cli.airflow_not_reached", why=asked.why_not)
+        yield asked.airflow
+
+
 def cleared_as_planned(
     services: Services,
     plans: Sequence[ClearPlan],
@@ -86,11 +95,9 @@ def cleared_as_planned(
     if code is not None:
         owed = record_clears(services, plans)
         return deliver_pending(services, owed, [plans[0].answer.run.dataflow.name])
-    with airflow_if_reached("to clear them") as asked:
-        if asked.airflow is None:
-            raise Misconfigured.of("cli.airflow_not_reached", why=asked.why_not)
-        answers = clear_by_hand(services, plans, asked.airflow, f"weir: cleared by `{command}`")
-        whole = sum(asked.airflow.clear_run(each.dag_id, each.run_id) for each in freed)
+    with airflow_to_clear() as airflow:
+        answers = clear_by_hand(services, plans, airflow, f"weir: cleared by `{command}`")
+        whole = sum(airflow.clear_run(each.dag_id, each.run_id) for each in freed)
     done = [answer for _, _, answer in answers if answer.cleared]
     left = [f"{region} of {run.id} ({_why_not(answer)})" for run, region, answer in answers if not answer.cleared]
     others = f" Not cleared: {first_few(left, SHOWN)}." if left else ""

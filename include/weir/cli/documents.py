@@ -49,6 +49,15 @@ def print_data(rows: Sequence[Mapping[str, Any]], keys: Collection[str] = ()) ->
         print_cells(columns, (tuple(map(shown, row.values())) for row in rows))
 
 
+FirstEpoch = Annotated[str | None, typer.Option("--from", help="The first epoch, or the day of it.")]
+LastEpoch = Annotated[str | None, typer.Option("--to", help="The last epoch, or the day of it.")]
+WithReuse = Annotated[
+    bool,
+    typer.Option(
+        "--reuse",
+        help='They take what others have made of the same, in a dataflow with reuse="equal"; else they compute.',
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only report what would be done.")]
 DataflowName = Annotated[str, typer.Argument(help="The dataflow.", show_default=False)]

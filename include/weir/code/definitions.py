@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from weir.code.names_read import FUNCTIONS, annotations_of, bound_by, chain, names_read, texts_in
@@ -74,18 +74,19 @@ def needed(
 
     `trees` are all modules that they reach, by name; `packages` are the names of those that are packages.
     """
-    if any(_asks(tree) for tree in trees.values()):
+    nodes = {name: list(ast.walk(tree)) for name, tree in trees.items()}
+    if any(_asks(tree, nodes[name]) for name, tree in trees.items()):
         return dict(trees)
-    needs = _Needs(trees, frozenset(packages))
+    needs = _Needs(trees, nodes, frozenset(packages))
     for module, name in functions:
         needs.need(module, name)
     return needs.kept()
 
 
-def _asks(tree: ast.Module) -> bool:
-    with_arguments = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args}
+def _asks(tree: ast.Module, nodes: Sequence[ast.AST]) -> bool:
+    with_arguments = {id(node.func) for node in nodes if isinstance(node, ast.Call) and node.args}
     at_top = {id(each) for each in tree.body}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Name):
             found = node.id in _ASKS or (node.id in _ASK_WITHOUT_ARGUMENTS and id(node) not in with_arguments)
         elif isinstance(node, ast.ClassDef):
@@ -109,11 +110,13 @@ def _is_mangled(name: str) -> bool:
 class _Module:
     """The statements of a module: which names each of the plain ones binds, and what its imports bind."""
 
-    def __init__(self, name: str, tree: ast.Module, trees: Mapping[str, ast.Module], *, is_package: bool) -> None:
-        self.body = tree.body
+    def __init__(
+        self, name: str, body: list[ast.stmt], nodes: Sequence[ast.AST], own: set[str], *, is_package: bool
+    ) -> None:
+        self.body = body
         self.imports: dict[str, list[str]] = {}
         self.stars: list[str] = []
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     target = alias.name if alias.asname else alias.name.partition(".")[0]
@@ -125,7 +128,7 @@ class _Module:
                         self.stars.append(base)
                     else:
                         self.imports.setdefault(alias.asname or alias.name, []).append(f"{base}.{alias.name}")
-        known = _Known.of(tree, self.imports, self.stars, {each.partition(".")[0] for each in trees})
+        known = _Known.of(nodes, self.imports, self.stars, own)
         self.plain: dict[str, list[int]] = {}
         self.plain_imports: set[int] = set()
         for number, statement in enumerate(self.body):
@@ -146,12 +149,12 @@ class _Known:
         """The one module of Spark that all of is imported from: it binds what nothing else does."""
 
     @staticmethod
-    def of(tree: ast.Module, imports: Mapping[str, list[str]], stars: list[str], own: set[str]) -> _Known:
+    def of(nodes: Sequence[ast.AST], imports: Mapping[str, list[str]], stars: list[str], own: set[str]) -> _Known:
         """Find what is bound by nothing but one import of what is not among the modules, and not patched."""
         if any(each.partition(".")[0] in own for each in stars):
             return _Known({}, imports)  # it may bind all names anew
         bound = set()
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
                 bound.add(node.name)
             elif isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
@@ -210,7 +213,7 @@ class _Known:
         return all(self._is_plain_in_class(each) for each in cls.body)
 
     def _is_plain_in_class(self, statement: ast.stmt) -> bool:
-        if isinstance(statement, ast.Pass) or _is_text(statement):
+        if isinstance(statement, ast.Pass) or is_text(statement):
             return True
         return not isinstance(statement, ast.ClassDef) and bool(self.plainly_bound(statement))
 
@@ -295,7 +298,7 @@ def _calls_nothing(annotation: ast.expr) -> bool:
     return not any(isinstance(node, acts) for node in ast.walk(annotation))
 
 
-def _is_text(statement: ast.stmt) -> bool:
+def is_text(statement: ast.stmt) -> bool:
     """Report whether a statement is a docstring, or another value that nobody reads."""
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
@@ -317,8 +320,14 @@ def _never_runs(statement: ast.stmt) -> bool:
 class _Needs:
     """What is needed so far; what is new is looked through before more is asked for."""
 
-    def __init__(self, trees: Mapping[str, ast.Module], packages: frozenset[str]) -> None:
-        self._modules = {name: _Module(name, tree, trees, is_package=name in packages) for name, tree in trees.items()}
+    def __init__(
+        self, trees: Mapping[str, ast.Module], nodes: Mapping[str, Sequence[ast.AST]], packages: frozenset[str]
+    ) -> None:
+        own = {each.partition(".")[0] for each in trees}
+        self._modules = {
+            name: _Module(name, tree.body, nodes[name], own, is_package=name in packages)
+            for name, tree in trees.items()
+        }
         self._prefixes = {".".join(name.split(".")[:n]) for name in trees for n in range(1, name.count(".") + 1)}
         self._kept: dict[str, set[int]] = {name: set() for name in trees}
         self._used: dict[str, set[str]] = {name: set() for name in trees}
@@ -329,7 +338,7 @@ class _Needs:
         for name, module in self._modules.items():
             left_out = module.plain_imports.union(*module.plain.values())
             for number, statement in enumerate(module.body):
-                if number not in left_out and not _is_text(statement) and not _never_runs(statement):
+                if number not in left_out and not is_text(statement) and not _never_runs(statement):
                     self._keep(name, number)
 
     def kept(self) -> dict[str, ast.Module]:

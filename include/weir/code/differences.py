@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from weir.code.definitions import is_text
 from weir.code.syntax import parsed
-from weir.code.version import canonical, files_that_count, syntax_that_counts
+from weir.code.version import canonical, files_that_count
 
 OTHER: Final = "other statements"
 """What a module does at its top level without binding a name."""
@@ -41,9 +42,9 @@ def differences(
 ) -> tuple[FileDifference, ...]:
     """Return the files that make the code versions of these functions differ, by name."""
     wanted = tuple(functions)
-    before, after = (files_that_count(files, wanted) for files in (old, new))
+    (before, tree_before), (after, tree_after) = (files_that_count(files, wanted) for files in (old, new))
     names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-    trees = [syntax_that_counts(files, wanted) for files in (old, new)]
+    trees = (tree_before, tree_after)
     # A file that is as it was is reached because of another one, which differs.
     return tuple(_difference(name, old, new, trees) for name in names if old.get(name) != new.get(name))
 
@@ -66,7 +67,7 @@ def _defined(tree: ast.Module | None) -> dict[str, str]:
     """Return the syntax of each name that a module binds at its top level, in order."""
     found: dict[str, str] = {}
     for node in () if tree is None else tree.body:
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):  # a docstring, or nothing
+        if is_text(node):
             continue
         text = "".join(canonical(node))
         for name in _bound(node) or [OTHER]:

@@ -47,41 +47,37 @@ def code_version(files: Mapping[str, bytes], functions: Iterable[str]) -> str:
 
     `files` are the files of its archive, by their names there, such as "pipelines/trips.py".
     """
-    content = _content(files, list(functions))
-    if content is None:
+    named = list(functions)
+    trees = code_reached(files, named)
+    if trees is None:
         return f"{_WHOLE}{_digest_of_files(files)}"
+    content = _content(files, named, trees)
     return f"{_PREFIX}{_digest(repr(sorted(each[1:] for each in content)).encode())}"
 
 
-def files_that_count(files: Mapping[str, bytes], functions: Iterable[str]) -> dict[str, str]:
+def files_that_count(
+    files: Mapping[str, bytes], functions: Iterable[str]
+) -> tuple[dict[str, str], dict[str, ast.Module]]:
     """Return the files of an archive on which the code version of a task with these functions depends.
 
-    Each has a digest of what counts of it; all files are there where imports cannot be followed.
+    Each has a digest of what counts of it; all files are there where imports cannot be followed. The second is what
+    counts of modules, by file: of others all does.
     """
-    content = _content(files, list(functions))
-    if content is None:
-        return {name: _digest(data) for name, data in files.items()}
-    found: dict[str, str] = {}
-    for file, _, digest in content:  # a SQL file that lies in a package counts as both
-        found[file] = found.get(file, "") + digest
-    return found
-
-
-def syntax_that_counts(files: Mapping[str, bytes], functions: Iterable[str]) -> dict[str, ast.Module]:
-    """Return what of the modules of an archive a task with these functions depends on, by file; all that can be read.
-
-    Of a file that is missing here all counts, or nothing.
-    """
-    trees = code_reached(files, functions) or {}
-    return {file: trees[name] for name, file in _modules(files).items() if name in trees}
-
-
-def _content(files: Mapping[str, bytes], named: Sequence[str]) -> list[tuple[str, str, str]] | None:
-    """Return all that counts: the file, its name in a version, and a digest; None if that cannot be followed."""
-    modules = _modules(files)
+    named = list(functions)
     trees = code_reached(files, named)
     if trees is None:
-        return None
+        return {name: _digest(data) for name, data in files.items()}, {}
+    found: dict[str, str] = {}
+    for file, _, digest in _content(files, named, trees):  # a SQL file that lies in a package counts as both
+        found[file] = found.get(file, "") + digest
+    return found, {file: trees[name] for name, file in _modules(files).items() if name in trees}
+
+
+def _content(
+    files: Mapping[str, bytes], named: Sequence[str], trees: Mapping[str, ast.Module]
+) -> list[tuple[str, str, str]]:
+    """Return all that counts: the file, its name in a version, and a digest."""
+    modules = _modules(files)
     reached = [(modules[name], name, _digest("".join(canonical(tree)).encode())) for name, tree in trees.items()]
     beside = _files_beside(files, {file for file, _, _ in reached})
     own = [(file, each, files[file]) for each in named if (file := name_in_archive(each)) in files]

@@ -6,7 +6,7 @@ depends on the other attempt afterwards. A person's clear means that the task co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from weir.formats.manifest import Manifest
 from weir.formats.region_job import OutputReport, RegionJob, ResultToTake
 from weir.ledger.attempts import Origin, attempts_ever_of
 from weir.ledger.database.columns import taken
-from weir.ledger.database.tables import AttemptRow, ResultRow
+from weir.ledger.database.tables import ResultRow
 from weir.ledger.leases import take_leases
 from weir.ledger.results import results_made_of
 from weir.store.probe import PartitionRef, probe
@@ -34,17 +34,23 @@ _MOST: Final = 3
 
 
 def with_result_to_take(
-    services: Services, registered: Registered, job: RegionJob, digests: Digests, *, is_of_backfill: bool
+    services: Services,
+    registered: Registered,
+    job: RegionJob,
+    digests_of: Callable[[], Digests],
+    *,
+    is_of_backfill: bool,
 ) -> RegionJob:
     """Add to a job what its rows are made of, and a result that was made of the same, if there is one.
 
+    `digests_of` returns those of its inputs, and is called only where its results may be shared.
     In a run of a backfill a clear is no person's: that runs all tasks of a run again, which are to take what they can.
     What the store does not give can be computed.
     """
     if not _may_be_shared(registered):
         return job
     declared = registered.topology.stages_of(registered.attempt.region.name)
-    job = replace(job, made_of=made_of(job, [_on_which_rows_depend(each) for each in declared], digests))
+    job = replace(job, made_of=made_of(job, [_on_which_rows_depend(each) for each in declared], digests_of()))
     if not job.made_of:
         return job
     keys = dict(keys_with_contexts(job))
@@ -93,18 +99,14 @@ def _is_by_person(session: Session, registered: Registered) -> bool:
 
     Who has deleted its DagRun, and has it run again, has cleared it, too.
     """
-    for row in sorted(attempts_ever_of(session, registered.run.id, registered.attempt.region), key=_order):
+    # Those of deleted DagRuns come last, whatever their tries were.
+    for row in reversed(attempts_ever_of(session, registered.run.id, registered.attempt.region)):
         is_of_deleted = not row.is_of_dag_run and row.origin not in (Origin.RESTORED.value, Origin.REBUILT.value)
         if row.origin == Origin.CLEARED_BY_PERSON.value or is_of_deleted:
             return True
         if row.state in (AttemptState.COMMITTED.value, AttemptState.ADOPTED.value):
             return False
     return False
-
-
-def _order(row: AttemptRow) -> int:
-    """Sort the newest try first, and those of deleted DagRuns last."""
-    return -row.try_number
 
 
 def _is_suspected(session: Session, registered: Registered) -> bool:

@@ -93,6 +93,11 @@ def taken_from(row: AttemptRow) -> str:
     return str((row.metrics or {}).get("taken", ""))
 
 
+def said_of_taken(attempt: str) -> str:
+    """Say for people that a result is a copy of what an attempt has made."""
+    return f"taken, not computed: a copy of what attempt {attempt} has made of the same"
+
+
 def attempts_of(session: Session, run: str, region: RegionId) -> list[AttemptRow]:
     """Return the attempts of `region`, oldest try first, without those of deleted DagRuns, which have tries below 1."""
     return [row for row in attempts_ever_of(session, run, region) if row.is_of_dag_run]

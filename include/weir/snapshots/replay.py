@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordination.airflow import AirflowStates
@@ -24,7 +23,7 @@ from weir.ledger.database.tables import RunRow
 from weir.ledger.runs import runs_of
 from weir.recovery.adopt import adopt, unrepeatable
 from weir.recovery.failovers import costs_of_attempts
-from weir.recovery.rules.plan import Total, total_of
+from weir.recovery.rules.plan import Total, together, total_of
 from weir.recovery.run_plans import runs_in_span
 from weir.recovery.standing import Asked
 
@@ -59,14 +58,7 @@ class ReplayPlan:
     @property
     def cost(self) -> Total:
         """The cost of all runs, as they were computed last."""
-        costs = [each.cost for each in self.runs]
-        return Total(
-            sum(each.regions for each in costs),
-            sum(each.rows for each in costs),
-            sum(each.bytes for each in costs),
-            round(sum(each.seconds for each in costs), 3),
-            sum(each.unknown for each in costs),
-        )
+        return together(each.cost for each in self.runs)
 
 
 def replay_plan(services: Services, dataflow: str, first: str | None = None, last: str | None = None) -> ReplayPlan:
@@ -106,12 +98,7 @@ def replay(services: Services, plan: ReplayPlan, airflow: AirflowStates, said: C
     if plan.impossible:
         raise Misconfigured.of("snapshots.replay_impossible", dataflow=plan.dataflow, why=plan.impossible)
     for each in plan.runs:
-        if not _is_free(services, each.run):
+        if not each.is_free:
             adopt(services, each.run, discards=True, interrupts=False, asked=Asked(airflow=airflow))
             said(each.run)
     return sum(airflow.clear_run(each.dag_id, each.run_id) for each in plan.runs)
-
-
-def _is_free(services: Services, run: str) -> bool:
-    with services.ledger.transaction() as session:
-        return session.scalar(select(RunRow.pinned).where(RunRow.id == run)) is None

@@ -68,7 +68,7 @@ class Part(Enum):
     FILE = "file"
     """Its SQL file, or its application."""
     MODULE = "module"
-    """Not its function, but the module that has it: a version counts whole modules."""
+    """Not its function, but what that uses of its module, or what this does when it is imported."""
     REACHED = "reached"
     """Not its module, but what that imports, or files that it reads."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
@@ -12,7 +12,7 @@ from weir.ledger.names import require_dataflow, unknown_run
 from weir.ledger.runs import run_if_known, run_key
 from weir.recovery.failovers import FailoverKind, failovers_of
 from weir.recovery.past_failovers import PastFailover, past_failover
-from weir.recovery.rules.plan import Total
+from weir.recovery.rules.plan import Total, together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,26 +83,15 @@ def _week(monday: date, failovers: Sequence[PastFailover]) -> FailoverWeek:
         incidents=len({each.incident for each in failovers}),
         failovers=len(failovers),
         held_back=len(failovers) - len(counted),
-        recomputed=_together(each.recomputed for each in counted),
+        recomputed=together(each.recomputed for each in counted),
         spared=sum(each.spared for each in largest.values()),
-        full_restart=_together(each.plan.full_restart() for each in largest.values()),
+        full_restart=together(each.plan.full_restart() for each in largest.values()),
     )
 
 
 def _full_restart_order(failover: PastFailover) -> tuple[float, int]:
     total = failover.plan.full_restart()
     return total.seconds, total.regions
-
-
-def _together(totals: Iterable[Total]) -> Total:
-    listed = list(totals)
-    return Total(
-        sum(each.regions for each in listed),
-        sum(each.rows for each in listed),
-        sum(each.bytes for each in listed),
-        round(sum((each.seconds for each in listed), 0.0), 3),
-        sum(each.unknown for each in listed),
-    )
 
 
 def _monday(at: datetime) -> date:

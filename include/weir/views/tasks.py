@@ -17,7 +17,7 @@ from weir.coordination.services import Services
 from weir.errors import Misconfigured
 from weir.execution.late_files import LateFiles
 from weir.execution.run_state import ReadResult
-from weir.ledger.attempts import awaited_by, name_of_try, taken_from
+from weir.ledger.attempts import awaited_by, name_of_try, said_of_taken, taken_from
 from weir.ledger.clears import clears_of_run
 from weir.ledger.database.tables import (
     AttemptRow,
@@ -246,7 +246,7 @@ def _attempt(session: Session, run: str, row: AttemptRow) -> Iterator[Event]:
     details = [f"{row.failure or 'failure'}: {row.error or 'no message'}"] if row.failure or row.error else []
     details += [awaited] if (awaited := awaited_by(row)) else []
     if taken := taken_from(row):
-        details.append(f"taken, not computed: a copy of what attempt {taken} has made of the same")
+        details.append(said_of_taken(taken))
     if row.labels:
         details.append("labels: " + ", ".join(f"{key}={value}" for key, value in row.labels.items()))
     if row.code and row.archive:

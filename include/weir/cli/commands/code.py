@@ -16,7 +16,7 @@ from rich.console import Console
 from weir.cli.airflow_api import cleared_as_planned
 from weir.cli.code_plan_report import kept_as_they_are, print_code_plan
 from weir.cli.default_command import with_default
-from weir.cli.documents import AsJson, Listing, OnlyDataflow, print_document
+from weir.cli.documents import AsJson, FirstEpoch, LastEpoch, Listing, OnlyDataflow, WithReuse, print_document
 from weir.cli.tables import key, number, print_line, value
 from weir.code.generation_rules import short
 from weir.coordination.read_leases import user_name
@@ -100,15 +100,9 @@ def plan(
             show_default=False,
         ),
     ] = None,
-    first: Annotated[str | None, typer.Option("--from", help="The first epoch, or the day of it.")] = None,
-    last: Annotated[str | None, typer.Option("--to", help="The last epoch, or the day of it.")] = None,
-    reuse: Annotated[
-        bool,
-        typer.Option(
-            "--reuse",
-            help='They take what others have made of the same, in a dataflow with reuse="equal"; else they compute.',
-        ),
-    ] = False,
+    first: FirstEpoch = None,
+    last: LastEpoch = None,
+    reuse: WithReuse = False,
     apply: Annotated[
         bool, typer.Option("--apply", help="Re-run what is shown, the oldest epoch first; with --from or --to.")
     ] = False,

@@ -13,6 +13,7 @@ from weir.cli.plan_report import amount, code_of_steps
 from weir.cli.tables import at, print_line
 from weir.code.generation_rules import short
 from weir.environment import opened_services
+from weir.ledger.attempts import said_of_taken
 from weir.recovery.failovers import FailoverKind
 from weir.recovery.past_failovers import PastFailover
 from weir.recovery.rules.plan import StepKind
@@ -151,6 +152,6 @@ def _print_failover(failover: PastFailover) -> None:
     so_far = "" if failover.is_over else " so far"
     print_line(f"  recomputed{so_far}: {amount(failover.recomputed)}; a full restart: {amount(plan.full_restart())}")
     for task, attempt in failover.taken.items():
-        print_line(f"  {task}: taken, not computed: a copy of what attempt {attempt} has made of the same")
+        print_line(f"  {task}: {said_of_taken(attempt)}")
     for differing in failover.not_deterministic:
         print_line(f"  not deterministic: {differing}. Usual causes: {failover.usual_causes}")

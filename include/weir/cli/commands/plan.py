@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from weir.cli.airflow_api import airflow_if_reached, cleared_as_planned, deliver_or_tell
-from weir.cli.documents import AsJson, print_document
+from weir.cli.documents import AsJson, FirstEpoch, LastEpoch, WithReuse, print_document
 from weir.cli.plan_report import cost_cells, print_plan
 from weir.cli.tables import key, number, print_cells, print_line
 from weir.code.generation_rules import RepairCode
@@ -153,8 +153,8 @@ def clear(
             show_default=False,
         ),
     ] = None,
-    first: Annotated[str | None, typer.Option("--from", help="The first epoch, or the day of it.")] = None,
-    last: Annotated[str | None, typer.Option("--to", help="The last epoch, or the day of it.")] = None,
+    first: FirstEpoch = None,
+    last: LastEpoch = None,
     code: Annotated[
         RepairCode | None,
         typer.Option(
@@ -163,13 +163,7 @@ def clear(
             show_default=False,
         ),
     ] = None,
-    reuse: Annotated[
-        bool,
-        typer.Option(
-            "--reuse",
-            help='They take what others have made of the same, in a dataflow with reuse="equal"; else they compute.',
-        ),
-    ] = False,
+    reuse: WithReuse = False,
     apply: Annotated[bool, typer.Option("--apply", help="Clear them.")] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -10,12 +10,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from weir.cli.airflow_api import airflow_if_reached, deliver_pending
+from weir.cli.airflow_api import airflow_to_clear, deliver_pending
 from weir.cli.documents import AsJson, DryRun, print_document
 from weir.cli.plan_report import amount, cost_cells
 from weir.cli.tables import key, number, print_cells, print_line
 from weir.environment import opened_services
-from weir.errors import Misconfigured
 from weir.snapshots.replay import ReplayPlan, replay_plan
 from weir.snapshots.replay import replay as replay_runs
 from weir.snapshots.restore import RestoreRequest
@@ -92,10 +91,8 @@ def replay(
                 Console(stderr=as_json),
             )
             return
-        with airflow_if_reached("to clear them") as asked:
-            if asked.airflow is None:
-                raise Misconfigured.of("cli.airflow_not_reached", why=asked.why_not)
-            cleared = replay_runs(services, plan, asked.airflow, lambda run: print_line(f"{run} is free", _ERR))
+        with airflow_to_clear() as airflow:
+            cleared = replay_runs(services, plan, airflow, lambda run: print_line(f"{run} is free", _ERR))
     print_line(
         f"{cleared} task instance(s) of {len(plan.runs)} run(s) are cleared in Airflow, which runs them in order; "
         f"`weir runs {dataflow}` shows how far they are.",

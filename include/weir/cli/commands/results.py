@@ -17,6 +17,7 @@ from weir.cli.tables import at, key, number, print_line, size, text
 from weir.code.generation_rules import short
 from weir.environment import opened_services
 from weir.execution.partition_state import PartitionState
+from weir.ledger.attempts import said_of_taken
 from weir.units import format_size
 from weir.views.results import Consumer, ResultView, RunResults, StageResults, UnfinishedAttempt, results_of
 from weir.wording import first_few
@@ -139,7 +140,7 @@ def _story(result: ResultView) -> list[tuple[datetime, str]]:
 
 def _details(run: str, result: ResultView) -> Iterable[str]:
     if result.taken_from:
-        yield f"taken, not computed: a copy of what attempt {result.taken_from} has made of the same"
+        yield said_of_taken(result.taken_from)
     if result.consumers:
         yield f"read by {first_few([_reader(each, run) for each in result.consumers], _SHOWN_CONSUMERS)}"
     if result.published:

@@ -252,6 +252,18 @@ def total_of(costs: Iterable[Cost | None]) -> Total:
     )
 
 
+def together(totals: Iterable[Total]) -> Total:
+    """Return the sum of some totals."""
+    listed = list(totals)
+    return Total(
+        sum(each.regions for each in listed),
+        sum(each.rows for each in listed),
+        sum(each.bytes for each in listed),
+        round(sum((each.seconds for each in listed), 0.0), 3),
+        sum(each.unknown for each in listed),
+    )
+
+
 def _step_to_json(step: Step, run: str) -> dict[str, Any]:
     return {
         "kind": step.kind.value,
