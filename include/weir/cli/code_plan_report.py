@@ -76,7 +76,9 @@ def _print_stages(change: Change, stages: list[StageDifference]) -> None:
     for each in stages:
         print_line(f"  {each.stage}{_said(each)}")
     if any(each.part is Part.MODULE for each in stages):
-        print_line("  (A version counts whole modules: functions that change apart belong in modules of their own.)")
+        print_line(
+            "  (Their functions are as before; what these use of their module, or it does when it is imported, is not.)"
+        )
 
 
 def _said(stage: StageDifference) -> str:

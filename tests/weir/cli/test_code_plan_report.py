@@ -43,7 +43,7 @@ def test_stages_are_listed_by_how_they_change_with_what_differs(capsys):
         "  clean: its module: jobs/raw.py (raw)",
         "  query: its file: sql/query.sql",
         "  old: what differs is not known: archive abc cannot be read",
-        "  (A version counts whole modules: functions that change apart belong in modules of their own.)",
+        "  (Their functions are as before; what these use of their module, or it does when it is imported, is not.)",
     ]
     assert [line for line in lines if line.endswith(":")] == [
         "Directly modified:",
