@@ -694,6 +694,13 @@ REUSING: Final = (
         "What other files are to give is taken as the files before gave it.",
     ),
     _fault(
+        "a-state-is-taken-in-another-epoch",
+        "include/weir/formats/made_of",
+        '        "epoch of states": job.epoch if _states(job) else "",\n',
+        "",
+        "An epoch whose state and inputs are those of the epoch before takes what that has kept.",
+    ),
+    _fault(
         "what-somebody-vouches-for-forgets-the-epoch",
         "spark_jobs/weir_spark/region/region",
         "(self.looked_at | self.vouched_for) & self.job.context.keys()",
@@ -703,7 +710,7 @@ REUSING: Final = (
     _fault(
         "what-was-taken-is-not-checked",
         "spark_jobs/weir_spark/region/region",
-        ', checks=found + checks.taken(taken["outputs"]))',
+        ', checks=found + checks.taken(taken["outputs"], self._states_to_check()))',
         ")",
         "Rows that a newer suite refuses are committed where they are taken.",
     ),

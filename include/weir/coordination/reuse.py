@@ -21,7 +21,7 @@ from weir.errors import Fault, Retryable
 from weir.execution.run_state import AttemptState
 from weir.formats.made_of import Digests, keys_with_contexts, made_of
 from weir.formats.manifest import Manifest
-from weir.formats.region_job import OutputReport, RegionJob, ResultToTake
+from weir.formats.region_job import OutputReport, RegionJob, ResultToTake, StateReport
 from weir.ledger.attempts import Origin, attempts_ever_of
 from weir.ledger.database.columns import taken
 from weir.ledger.database.tables import ResultRow
@@ -86,11 +86,10 @@ def _may_be_shared(registered: Registered) -> bool:
     return all(
         registered.run.dataflow.reuses(each)
         and each.deterministic
-        and not each.states
         and each.application is None
         and (not each.gates or each.name in written)
         for each in stages
-        if each.kind is not StageKind.SINK
+        if each.kind not in (StageKind.SINK, StageKind.STATE)
     )
 
 
@@ -177,7 +176,17 @@ def _to_take(
                 spark_schema=manifest.spark_schema,
                 digest=manifest.digest,
                 files=manifest.files,
+                state=_state_taken(job, stage, manifest),
             )
             for stage, output, row, manifest in outputs
         ),
     )
+
+
+def _state_taken(job: RegionJob, name: str, manifest: Manifest) -> StateReport | None:
+    """Return what an attempt has reported of a keyed state that went on from the same one."""
+    if manifest.state is None:
+        return None
+    read = next(each.state for stage in job.stages for each in stage.inputs if each.state and each.argument == name)
+    content = manifest.state
+    return StateReport(content.tallies, content.changed, is_whole=read.is_full, rows=content.rows)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from weir.dataflow.stage import READY_MADE
 from weir.formats.manifest import RULE
-from weir.formats.region_job import RegionJob, StageToRun
+from weir.formats.region_job import RegionJob, StageToRun, StateToRead
 
 _FORMAT: Final = 1
 """The version of the key, and of how results are written: another one shares nothing."""
@@ -31,7 +31,7 @@ def made_of(job: RegionJob, declared: Sequence[Mapping[str, Any]], digests: Dige
     """
     if job.code is None or any(RULE in digest for found in digests.values() for digest in found):
         return ""
-    if not all(map(_is_known_by_content, job.stages)):
+    if not all(map(_is_known_by_content, job.stages)) or any(map(_is_to_be_counted, _states(job))):
         return ""
     document = {
         "format": _FORMAT,
@@ -40,6 +40,8 @@ def made_of(job: RegionJob, declared: Sequence[Mapping[str, Any]], digests: Dige
         "parameters": job.parameters,
         "spark": job.spark_conf,
         "read": [_read(stage, digests) for stage in job.stages],
+        "states": [_state(each) for each in _states(job)],
+        "epoch of states": job.epoch if _states(job) else "",
     }
     return _digest(document)
 
@@ -90,6 +92,20 @@ def _read(stage: StageToRun, digests: Digests) -> dict[str, object]:
         ],
         "outputs": [[output.layout.id, output.digest_version] for output in stage.outputs],
     }
+
+
+def _states(job: RegionJob) -> list[StateToRead]:
+    return [read.state for stage in job.stages for read in stage.inputs if read.state is not None]
+
+
+def _is_to_be_counted(state: StateToRead) -> bool:
+    """Report whether the job alone can say how many rows a state had that may not have fewer."""
+    return state.state.grows and state.tallies is None
+
+
+def _state(state: StateToRead) -> list[object]:
+    """Return what counts of the state that a job goes on from, besides the digests of its partitions and the epoch."""
+    return [state.state.name, state.digest, state.expired_until, state.is_full]
 
 
 def with_context(job: RegionJob, looked_at: Collection[str]) -> str:

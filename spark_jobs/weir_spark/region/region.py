@@ -158,7 +158,7 @@ class _Execution:
             return report
         taken = self._taken(settings)
         if taken is not None:
-            return replace(report, **taken, checks=found + checks.taken(taken["outputs"]))
+            return replace(report, **taken, checks=found + checks.taken(taken["outputs"], self._states_to_check()))
         copies = Copies(
             job=self.job, session=self.session, store=self.store, code=self.code, settings=settings, log=self.log
         )
@@ -179,7 +179,10 @@ class _Execution:
             return None
         own = [output for stage in self.job.stages for output in stage.outputs]
         why = "it was made by other code, or in a session of other settings or versions"
-        if (take.code, take.session) == (self.code, settings):
+        uncounted = [each.stage for each in take.outputs if each.state and each.state.tallies is None]
+        if any(_counting(self.job, name) for name in uncounted):
+            why = f"a suite asks for the number of rows of {', '.join(uncounted)}, which it has not counted"
+        elif (take.code, take.session) == (self.code, settings):
             with measured(self.seconds, "take"):
                 why = copy_outputs(self.store, take.outputs, own)
         if why:
@@ -188,6 +191,16 @@ class _Execution:
         self.log(f"taken: attempt {take.attempt} of {take.run} has made it of the same")
         outputs = tuple(replace(each, folder=to.folder) for each, to in zip(take.outputs, own, strict=True))
         return {"outputs": outputs, "taken": take.attempt, "looked_at": take.looked_at}
+
+    def _states_to_check(self) -> dict[str, Handle]:
+        """Return the handles of states that are checked, as their stages would be given them."""
+        checked = {stage.name for stage in self.job.stages if stage.checks and stage.keeps_state_of}
+        return {
+            read.argument: self._handle(stage, read, read.state)
+            for stage in self.job.stages
+            for read in stage.inputs
+            if read.state is not None and read.argument in checked
+        }
 
     def _looked_at(self, computed: Collection[StageToRun]) -> tuple[str, ...] | None:
         """Return what functions have looked at in their context; None where another task may not take the results."""

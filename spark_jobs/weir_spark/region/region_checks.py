@@ -45,8 +45,8 @@ class RegionChecks:
                         found += check_restored(self.session, each, read.argument, log=self.log)
         return tuple(found)
 
-    def taken(self, outputs: Sequence[OutputReport]) -> tuple[CheckReport, ...]:
-        """Run the checks of outputs that another attempt has computed.
+    def taken(self, outputs: Sequence[OutputReport], states: Mapping[str, object]) -> tuple[CheckReport, ...]:
+        """Run the checks of outputs that another attempt has computed; `states` are the handles of those checked.
 
         The rows of a stage that writes nothing are those of its sink.
         """
@@ -57,7 +57,7 @@ class RegionChecks:
             if not sink.function and sink.name in written
             for stage in sink.pipelined.values()
         }
-        return self.written(published, outputs, {})
+        return self.written(published, outputs, states)
 
     def written(
         self,

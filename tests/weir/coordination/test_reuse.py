@@ -1,5 +1,6 @@
 """A task takes what another one has made of the same, in any run, and computes where anything differs."""
 
+import hashlib
 import json
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from tests.weir.checking import NOT_NULL, UNIQUE, with_suites, write_suite
 from tests.weir.command_line import invoked, typed, use
 from tests.weir.small_dataflow import World, ladder
 
-from weir.dataflow import Dataflow, Stage, blocking, cached, sink, source
+from weir.dataflow import Dataflow, Stage, blocking, cached, keyed_state, list_state, sink, source
 from weir.errors import Fault, Misconfigured
 from weir.ledger.database.tables import AttemptRow, LeaseRow, QualityCheckRow, ResultRow
 from weir.recovery.past_failovers import failovers_of_run
@@ -439,3 +440,87 @@ def test_where_a_task_runs_and_who_checks_it_does_not_count(world):
     stages = [{**each, "task": {**each["task"], "priority_weight": 7}} for each in record["stages"]]
     world.airflow.deploy(Dataflow.from_json({**record, "stages": stages}))
     assert next_day(world) == OF_SOURCES
+
+
+def with_state(*, has_list=True):
+    """A state that grows with the days, a list, and a last stage."""
+    seen = keyed_state("seen", key="k", schema="k BIGINT, n BIGINT")
+    states = [seen, list_state("offsets")] if has_list else [seen]
+    return Dataflow(
+        "ladder",
+        [
+            source("raw", "pipelines.raw:raw"),
+            Stage("joined", "pipelines.joined:joined", [blocking("raw", by="k")], parallelism=2, state=states),
+            Stage("totals", "pipelines.totals:totals", [blocking("joined")]),
+            sink("totals", "out"),
+        ],
+        reuse="equal",
+        keep="30 days",
+        retained_checkpoints=9,
+    )
+
+
+def test_a_state_is_taken_in_its_own_epoch_and_never_in_another(tmp_path, monkeypatch):
+    world = started(tmp_path, with_state())
+    runs = [f"ladder@2013010{day}T000000Z" for day in (2, 3, 4)]
+    assert next_day(world, 3) == {"raw", "joined", "seen", "offsets", "totals", "out"}
+    next_day(world, 4)
+    before = [digests(world, run) for run in runs]
+    files = [manifests(world, run, "seen") for run in runs]
+    world.deploy(totals=1)
+    use(monkeypatch, tmp_path)
+    typed("clear", "ladder", "joined", "totals", "--from", "2013-01-02", "--to", "2013-01-04", "--reuse", "--apply")
+    world.airflow.engine.computed.clear()
+    world.airflow.deliver_clears()
+    world.airflow.run_until_quiet()
+    assert set(world.airflow.states().values()) == {"success"}
+    assert set(world.airflow.engine.computed) == {"totals", "out"}
+    for run, old, named in zip(runs, before, files, strict=True):
+        now = digests(world, run)
+        changed = {place[0] for place in now if now[place] != old[place]}
+        assert changed == {"out"}
+        assert {"joined[0]", "joined[1]"} <= taken(world, run)
+        for place, manifest in manifests(world, run, "seen").items():
+            content, was = manifest["state"], named[place]["state"]
+            assert content["tallies"] == was["tallies"]
+            assert sums(content) == sums(was)
+            assert sums(content) == [
+                hashlib.sha256(world.store.read(f"{each['folder']}/{each['file']['name']}")).hexdigest()
+                for each in content["files"]
+            ]
+
+
+def sums(content):
+    return [each["file"]["sha256"] for each in content["files"]]
+
+
+def manifests(world, run, stage):
+    return {
+        place: json.loads(world.store.read(f"{row.folder}/manifest.json"))
+        for place, row in results(world, run).items()
+        if place[0] == stage
+    }
+
+
+def test_where_the_state_before_differs_it_is_computed(tmp_path, monkeypatch):
+    world = started(tmp_path, with_state())
+    next_day(world, 3)
+    world.content["seen in 20130102T000000Z"] = "other rows"
+    use(monkeypatch, tmp_path)
+    world.airflow.clear_by_hand("scheduled__2013-01-02", "joined", 0)
+    world.airflow.engine.computed.clear()
+    world.airflow.run_until_quiet()
+    world.airflow.deliver_clears()
+    world.airflow.run_until_quiet()
+    assert "joined[0]" not in taken(world, THIRD)
+
+
+def test_a_day_that_leaves_its_state_as_it_was_takes_nothing_of_the_day_before(tmp_path):
+    world = World(tmp_path, with_state(has_list=False))
+    world.content |= {f"seen in 2013010{day}T000000Z": "the same" for day in (1, 2, 3)}
+    world.deploy()
+    world.run_days(1, 2)
+    assert "joined" in next_day(world)
+    assert {place: each for place, each in digests(world, THIRD).items() if place[0] == "seen"} == {
+        place: each for place, each in digests(world, SECOND).items() if place[0] == "seen"
+    }

@@ -12,10 +12,22 @@ import pytest
 from sqlalchemy import select
 from tests.builders.ledgers import new_ledger
 from tests.weir.checking import write_suite
+from tests.weir.command_line import typed, use
 from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
 
 from weir.coordination.services import Services
-from weir.dataflow import Dataflow, Stage, blocking, expectations, files_source, pipelined, sink, source
+from weir.dataflow import (
+    Dataflow,
+    Stage,
+    blocking,
+    expectations,
+    files_source,
+    keyed_state,
+    list_state,
+    pipelined,
+    sink,
+    source,
+)
 from weir.ledger.database.tables import AttemptRow, QualityCheckRow
 from weir.store.catalogue import published
 from weir_spark.session import packages, sql_settings
@@ -41,6 +53,16 @@ STAGES = {
         "import pyspark.sql.functions as F\n\ndef today(ctx, planes):\n    return planes.select(F.current_date())\n"
     ),
     "named": "def named(ctx, codes):\n    return codes.where('maker < 2')\n",
+    "flown": (
+        "import pyspark.sql.functions as F\n\ndef flown(ctx, flights, seen, planes_of):\n"
+        "    new = flights.groupBy('plane').agg(F.sum('miles').alias('miles'))\n"
+        "    old = seen.read(new).withColumnRenamed('miles', 'before')\n"
+        "    found = new.join(old, 'plane', 'left').withColumn('miles', F.col('miles') + F.coalesce('before', F.lit(0)))\n"
+        "    seen.upsert(found.select('plane', 'miles'))\n"
+        "    planes_of.add(ctx.epoch)\n"
+        "    return found.select('plane', 'miles')\n"
+    ),
+    "longest": "def longest(ctx, flown):\n    return flown.where('miles >= 0')\n",
     "miles": (
         "def miles(ctx, flights, planes):\n"
         "    return flights.join(planes, 'plane').groupBy('maker').sum('miles').toDF('maker', 'miles')\n"
@@ -77,6 +99,19 @@ class Modules:
         yield Stage("named", self.at["named"], [pipelined("codes")], quality=expectations("named"))
         yield sink("named", "named_out")
 
+    def of_state(self):
+        """A state that each day adds to, and checks, and what is made of its rows."""
+        yield source("flights", self.at["flights"])
+        states = [
+            keyed_state(
+                "seen", key="plane", schema="plane BIGINT, miles BIGINT", grows=True, quality=expectations("seen_rows")
+            ),
+            list_state("planes_of"),
+        ]
+        yield Stage("flown", self.at["flown"], [blocking("flights", by="plane")], parallelism=2, state=states)
+        yield Stage("longest", self.at["longest"], [blocking("flown")])
+        yield sink("longest", "longest_out")
+
     def of_shop(self):
         """Sources and stages of one's own."""
         at = self.at
@@ -106,7 +141,7 @@ def deployed(server, store, tmp_path, modules):
 
     def deploy(*stages):
         services = Services(ledger=ledger, store=store, now=lambda: found.time, expectations=str(tmp_path / "suites"))
-        flow = Dataflow("shop", stages, reuse="equal", keep="30 days")
+        flow = Dataflow("shop", stages, reuse="equal", keep="30 days", retained_checkpoints=9)
         found = AirflowWithCode(services, OnSpark(server.url, store), flow)
         found.files = modules.files
         return found
@@ -173,6 +208,50 @@ def test_only_what_is_made_of_the_same_is_taken_and_all_rows_are_right(deployed,
     run(airflow, 6)
     assert taken(airflow, 6) == {"codes"}
     assert rows(airflow, "known", 6) == [(0, 10), (1, 10)]
+
+
+def flown_by(day):
+    """The sums of all days up to one, by plane, in plain Python."""
+    return [
+        (plane, sum(each * of for of in range(1, day + 1) for each in range(60) if each % 20 == plane))
+        for plane in range(20)
+    ]
+
+
+def cleared(airflow, monkeypatch, folder, *words):
+    """Clear runs as `weir clear --reuse` does."""
+    use(monkeypatch, folder)
+    typed("clear", "shop", *words, "--reuse", "--apply")
+    airflow.deliver_clears()
+    airflow.run_until_quiet()
+    assert set(airflow.states().values()) == {"success"}
+
+
+def test_a_state_is_taken_in_its_own_epoch_and_goes_on_to_the_row(deployed, modules, tmp_path, monkeypatch):
+    write_suite(tmp_path / "suites", "seen_rows", ("expect_table_row_count_to_be_between", {"kwargs": {"min_value": 1, "max_value": 19}}))
+    airflow = deployed(*modules.of_state())
+    run(airflow, 1, 2, 3)
+    assert taken(airflow, 3) == set()
+    edit(airflow, "longest", ">= 0", "> 100")
+    cleared(airflow, monkeypatch, tmp_path, "flown", "longest", "--from", "2013-01-02", "--to", "2013-01-03")
+    for day in (2, 3):
+        assert newest_taken(airflow, day) == {"flown"}
+        assert rows(airflow, "longest", day) == [row for row in sorted(flown_by(day), key=str) if row[1] > 100]
+    edit(airflow, "flights", "id * {day}", "id * {day} + 1")
+    run(airflow, 4)
+    assert rows(airflow, "longest", 4) == sorted(((plane, miles + 3) for plane, miles in flown_by(4)), key=str)
+
+
+def newest_taken(airflow, day):
+    """The stages of a day whose newest tries have all taken their results."""
+    with airflow.services.ledger.transaction() as session:
+        found = (
+            select(AttemptRow).where(AttemptRow.run == f"shop@201301{day:02d}T000000Z").order_by(AttemptRow.try_number)
+        )
+        newest = {(row.region, row.subtask): "taken" in (row.metrics or {}) for row in session.scalars(found)}
+    return {
+        region.partition("-")[0] for region, _ in newest if all(is_ for (of, _), is_ in newest.items() if of == region)
+    }
 
 
 def test_a_file_that_was_damaged_is_not_taken_and_nothing_of_it_is_left(deployed, modules):
