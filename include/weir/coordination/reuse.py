@@ -6,7 +6,7 @@ depends on the other attempt afterwards. A person's clear means that the task co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, Final
 
@@ -26,8 +26,10 @@ from weir.ledger.attempts import Origin, attempts_ever_of
 from weir.ledger.database.columns import taken
 from weir.ledger.database.tables import ResultRow
 from weir.ledger.leases import take_leases
-from weir.ledger.results import results_made_of
+from weir.ledger.results import attempts_with_keys, results_made_of
+from weir.ledger.runs import Run
 from weir.store.probe import PartitionRef, probe
+from weir.topology.regions import RegionId, Topology
 
 _MOST: Final = 3
 """How many attempts are looked at whose files may be gone."""
@@ -47,7 +49,7 @@ def with_result_to_take(
     In a run of a backfill a clear is no person's: that runs all tasks of a run again, which are to take what they can.
     What the store does not give can be computed.
     """
-    if not _may_be_shared(registered):
+    if not _may_be_shared(registered.topology, registered.attempt.region):
         return job
     declared = registered.topology.stages_of(registered.attempt.region.name)
     job = replace(job, made_of=made_of(job, [_on_which_rows_depend(each) for each in declared], digests_of()))
@@ -69,6 +71,25 @@ def with_result_to_take(
     return replace(job, take=take)
 
 
+def results_to_take(
+    session: Session, run: Run, regions: Iterable[RegionId], cleared: Collection[RegionId]
+) -> dict[RegionId, str]:
+    """Return the attempts whose results tasks take, if these are to make them of the same as they did last.
+
+    What a task itself has made counts where it is `cleared`; else it is lost, or out of date. By what the ledger knows:
+    whether code and session are the same, and bytes are there, shows when a task runs.
+    """
+    made, found = attempts_with_keys(session, run.id), dict[RegionId, str]()
+    for region in (each for each in regions if each in made and _may_be_shared(run.topology, each)):
+        own, key = made[region]
+        wanted = {(each.stage, each.layout) for each in run.topology.outputs(region)}
+        for (attempt, _), _ in _whole_attempts(session, run.dataflow.name, [key], wanted):
+            if attempt != own or region in cleared:
+                found[region] = attempt
+                break
+    return found
+
+
 def _on_which_rows_depend(stage: Stage) -> dict[str, Any]:
     """Return what of a declaration counts: neither where its task runs, nor who checks, names or publishes its rows."""
     return {name: value for name, value in stage_to_json(stage).items() if name not in _NO_ROWS}
@@ -77,14 +98,14 @@ def _on_which_rows_depend(stage: Stage) -> dict[str, Any]:
 _NO_ROWS: Final = frozenset({"task", "asset", "quality", "targets", "reuse"})
 
 
-def _may_be_shared(registered: Registered) -> bool:
+def _may_be_shared(topology: Topology, region: RegionId) -> bool:
     """Report whether what a region writes, and is checked, may depend on nothing but what its key has."""
-    stages = registered.topology.stages_of(registered.attempt.region.name)
-    written = {each.stage for each in registered.topology.outputs(registered.attempt.region)}
+    stages = topology.stages_of(region.name)
+    written = {each.stage for each in topology.outputs(region)}
     # A sink has the rows of the stage that it publishes.
     written |= {read for each in stages if each.kind is StageKind.SINK for read in each.exchanges}
     return all(
-        registered.run.dataflow.reuses(each)
+        topology.dataflow.reuses(each)
         and each.deterministic
         and each.application is None
         and (not each.gates or each.name in written)
@@ -129,15 +150,22 @@ def _candidates(
 ) -> _Found:
     """Return the newest results of whole attempts that are made of the same, with what their functions looked at."""
     wanted = {(stage.name, output.layout.id) for stage in job.stages for output in stage.outputs}
-    rows = results_made_of(session, registered.run.dataflow.name, list(keys), _MOST * len(wanted))
-    by_attempt: dict[tuple[str, str], list[ResultRow]] = {}
-    for row, key in rows:
-        by_attempt.setdefault((row.attempt, key), []).append(row)
     return [
-        (found, keys[key])
-        for (_, key), found in by_attempt.items()
-        if {(row.stage, row.layout) for row in found} == wanted
+        (rows, keys[key])
+        for (_, key), rows in _whole_attempts(session, registered.run.dataflow.name, list(keys), wanted)
     ]
+
+
+def _whole_attempts(
+    session: Session, dataflow: str, keys: Sequence[str], wanted: Set[tuple[str, str]]
+) -> Iterator[tuple[tuple[str, str], list[ResultRow]]]:
+    """Yield the newest attempts with one of these keys whose results, by stage and layout, are those wanted."""
+    by_attempt: dict[tuple[str, str], list[ResultRow]] = {}
+    for row, key in results_made_of(session, dataflow, keys, _MOST * len(wanted)):
+        by_attempt.setdefault((row.attempt, key), []).append(row)
+    for attempt, found in by_attempt.items():
+        if {(row.stage, row.layout) for row in found} == wanted:
+            yield attempt, found
 
 
 def _whole(services: Services, job: RegionJob, found: _Found) -> Iterator[tuple[list[ResultRow], ResultToTake]]:

@@ -337,6 +337,13 @@ def results_made_of(session: Session, dataflow: str, keys: Collection[str], most
     return [(row, str(key)) for row, key in session.execute(query).tuples()]
 
 
+def attempts_with_keys(session: Session, run: str) -> dict[RegionId, tuple[str, str]]:
+    """Return the attempts of a run's current results, each with the key of what it has made them of, by region."""
+    query = select(AttemptRow).join(ResultRow, ResultRow.attempt == AttemptRow.id)
+    rows = session.scalars(query.where(AttemptRow.run == run, ResultRow.is_current, AttemptRow.made_of.is_not(None)))
+    return {RegionId(row.region, row.subtask): (row.id, str(row.made_of)) for row in rows}
+
+
 def not_deterministic_regions(session: Session, runs: Collection[str], current: str) -> frozenset[RegionId]:
     """Return the regions of `runs` with non-deterministic results; those of `current` have no run."""
     query = (

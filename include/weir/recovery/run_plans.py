@@ -225,11 +225,19 @@ class ClearPlan:
 
 
 def plan_of_clear(
-    services: Services, run: str, regions: Iterable[RegionId], code: RepairCode = RepairCode.NEWEST
+    services: Services,
+    run: str,
+    regions: Iterable[RegionId],
+    code: RepairCode = RepairCode.NEWEST,
+    *,
+    by_weir: bool = False,
 ) -> ClearPlan:
-    """Plan what a clear of some tasks of a run restarts, by what the ledger knows. Raises as `weir plan`."""
+    """Plan what a clear of some tasks of a run restarts, by what the ledger knows. Raises as `weir plan`.
+
+    With `by_weir` it is no clear of a person: the plan tells which tasks take what is there, if nothing differs.
+    """
     named = tuple(regions)
-    answer = ask(services, Question(run, code=code, cleared=named, looks=False))
+    answer = ask(services, Question(run, code=code, cleared=named, looks=False, is_persons=not by_weir))
     with services.ledger.transaction() as session:
         return ClearPlan(answer=answer, regions=named, acts=acts_of(session, answer.run.id, answer.plan))
 
@@ -251,7 +259,7 @@ def plans_of_clear(
     with services.ledger.transaction() as session:
         runs = _pinned(session, runs_in_span(session, name, first, last))
         wanted = {run.id: tuple(dict.fromkeys(_regions(run, tasks))) for run in runs}
-    return _plans(services, runs, wanted, code)
+    return _plans(services, runs, wanted, code, by_weir=code is not None)
 
 
 def _pinned(session: Session, rows: Iterable[RunRow]) -> list[Run]:
@@ -259,10 +267,15 @@ def _pinned(session: Session, rows: Iterable[RunRow]) -> list[Run]:
 
 
 def _plans(
-    services: Services, runs: Iterable[Run], wanted: Mapping[RunId, tuple[RegionId, ...]], code: RepairCode | None
+    services: Services,
+    runs: Iterable[Run],
+    wanted: Mapping[RunId, tuple[RegionId, ...]],
+    code: RepairCode | None,
+    *,
+    by_weir: bool = False,
 ) -> tuple[ClearPlan, ...]:
     return tuple(
-        plan_of_clear(services, run.id, wanted[run.id], code or run.dataflow.repair_code)
+        plan_of_clear(services, run.id, wanted[run.id], code or run.dataflow.repair_code, by_weir=by_weir)
         for run in runs
         if wanted[run.id]
     )

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -250,6 +251,39 @@ def test_a_run_that_is_cleared_with_reuse_computes_what_differs(world, tmp_path,
     world.airflow.run_until_quiet()
     assert set(world.airflow.states().values()) == {"success"}
     assert set(world.airflow.engine.computed) == computed
+
+
+def planned(*words):
+    """What a plan says of each region that runs again: the attempt whose results it takes."""
+    found = json.loads(typed(*words, "--json"))
+    (plan,) = found.get("plans", [found])
+    return {each["region"]: each["takes"] for each in plan["steps"] if each["kind"] == "rerun"}
+
+
+def test_a_clear_and_a_plan_say_beforehand_who_takes_what_and_so_it_is(world, tmp_path, monkeypatch):
+    next_day(world)
+    use(monkeypatch, tmp_path)
+    shown = planned("clear", THIRD, "--reuse")
+    assert {region for region, takes in shown.items() if takes} == REGIONS
+    assert {region for region, takes in shown.items() if not takes} >= {"raw-clean[0]", "weather[0]"}
+    assert not any(planned("clear", THIRD).values())
+    table = typed("clear", "ladder", "--from", "2013-01-02", "--reuse")
+    assert re.search(rf"ladder@20130103T000000Z │ +{len(shown)} │ +{len(REGIONS)} │", table)
+    typed("clear", THIRD, "--reuse", "--apply")
+    world.airflow.deliver_clears()
+    world.airflow.run_until_quiet()
+    with world.ledger.transaction() as session:
+        rows = list(session.scalars(select(AttemptRow).where(AttemptRow.run == THIRD, AttemptRow.try_number == 2)))
+    assert {f"{row.region}[{row.subtask}]": (row.metrics or {}).get("taken", "") for row in rows} == shown
+
+
+def test_a_plan_of_a_loss_says_whose_result_is_taken_and_not_the_lost_one(world, tmp_path, monkeypatch):
+    next_day(world)
+    use(monkeypatch, tmp_path)
+    (lost,) = (row for place, row in results(world, THIRD).items() if place[:2] == ("routes", 0))
+    (other,) = (row for place, row in results(world, SECOND).items() if place[:2] == ("routes", 0))
+    shown = planned("plan", THIRD, "--fail", "report-delays", "--lost", "routes[0]")
+    assert shown == {"routes[0]": other.attempt} != {"routes[0]": lost.attempt}
 
 
 def test_a_task_says_whom_it_has_taken_its_result_from(world, tmp_path, monkeypatch):

@@ -57,7 +57,8 @@ STAGES = {
         "import pyspark.sql.functions as F\n\ndef flown(ctx, flights, seen, planes_of):\n"
         "    new = flights.groupBy('plane').agg(F.sum('miles').alias('miles'))\n"
         "    old = seen.read(new).withColumnRenamed('miles', 'before')\n"
-        "    found = new.join(old, 'plane', 'left').withColumn('miles', F.col('miles') + F.coalesce('before', F.lit(0)))\n"
+        "    found = new.join(old, 'plane', 'left')\n"
+        "    found = found.withColumn('miles', F.col('miles') + F.coalesce('before', F.lit(0)))\n"
         "    seen.upsert(found.select('plane', 'miles'))\n"
         "    planes_of.add(ctx.epoch)\n"
         "    return found.select('plane', 'miles')\n"
@@ -228,7 +229,11 @@ def cleared(airflow, monkeypatch, folder, *words):
 
 
 def test_a_state_is_taken_in_its_own_epoch_and_goes_on_to_the_row(deployed, modules, tmp_path, monkeypatch):
-    write_suite(tmp_path / "suites", "seen_rows", ("expect_table_row_count_to_be_between", {"kwargs": {"min_value": 1, "max_value": 19}}))
+    write_suite(
+        tmp_path / "suites",
+        "seen_rows",
+        ("expect_table_row_count_to_be_between", {"kwargs": {"min_value": 1, "max_value": 19}}),
+    )
     airflow = deployed(*modules.of_state())
     run(airflow, 1, 2, 3)
     assert taken(airflow, 3) == set()

@@ -36,6 +36,7 @@ from weir.recovery.run_plans import (
 _RUNS = (
     key("run"),
     number("re-run"),
+    number("taken"),
     number("if changed"),
     number("rows"),
     number("bytes"),
@@ -202,7 +203,8 @@ def _print_runs(plans: Sequence[ClearPlan]) -> None:
 def _row(planned: ClearPlan) -> tuple[str, ...]:
     plan = planned.plan
     again, perhaps = plan.total(StepKind.RERUN), plan.total(StepKind.IF_CHANGED, StepKind.SUSPENDED)
-    return (planned.answer.run.id, str(again.regions), str(perhaps.regions), *cost_cells(again))
+    taken = sum(bool(step.takes) for step in plan.steps)
+    return (planned.answer.run.id, str(again.regions), str(taken), str(perhaps.regions), *cost_cells(again))
 
 
 def _not_yet(plans: Sequence[ClearPlan], freed: Sequence[FreedRun]) -> str:

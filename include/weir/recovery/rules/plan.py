@@ -91,6 +91,7 @@ class Step:
 
     `depends_on` are the first of the regions that it reads and whose change would make it run again. `cost` is None
     where it has no history. `code` is the current generation of its code in its run, None where that is not known.
+    `takes` is the attempt of whose results it takes a copy if they are made of the same (empty: it computes).
     """
 
     kind: StepKind
@@ -100,6 +101,7 @@ class Step:
     depends_on: tuple[RegionId, ...] = ()
     cost: Cost | None = None
     code: Generation | None = None
+    takes: str = ""
 
     @property
     def has_begun(self) -> bool:
@@ -160,6 +162,10 @@ class Plan:
     def with_code(self, generations: Mapping[RegionId, Generation]) -> Plan:
         """Return the same plan with the code of each region."""
         return replace(self, steps=tuple(replace(step, code=generations.get(step.region)) for step in self.steps))
+
+    def with_takes(self, attempts: Mapping[RegionId, str]) -> Plan:
+        """Return the same plan with the attempts whose results its regions take where nothing differs."""
+        return replace(self, steps=tuple(_taking(each, attempts.get(each.region, "")) for each in self.steps))
 
     def total(self, *kinds: StepKind) -> Total:
         """Return the total cost of the steps of some kinds; `failed` is not among them."""
@@ -274,6 +280,7 @@ def _step_to_json(step: Step, run: str) -> dict[str, Any]:
         "depends_on": [str(each) for each in step.depends_on],
         "cost": _cost_to_json(step.cost),
         "code": _code_to_json(step.code),
+        "takes": step.takes,
     }
 
 
@@ -286,7 +293,15 @@ def _step_from_json(found: Mapping[str, Any], run: str) -> Step:
         depends_on=tuple(_full_region(each) for each in found["depends_on"]),
         cost=_cost_from_json(found["cost"]),
         code=_code_from_json(found["code"]),
+        takes=found["takes"],
     )
+
+
+def _taking(step: Step, attempt: str) -> Step:
+    if not attempt or step.kind is not StepKind.RERUN:
+        return step
+    told = f"{step.reason}; takes what attempt {attempt} has made, if its code and all that it reads are the same"
+    return replace(step, takes=attempt, reason=told)
 
 
 def _name(region: RegionId) -> str:
