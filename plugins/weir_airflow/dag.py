@@ -254,7 +254,7 @@ def _add_tasks(declared: Declaration) -> None:
         for upstream in topology.upstream(name):
             label = exchange_label(topology.exchanges_between(upstream.name, name))
             tasks[upstream.name] >> Label(label) >> task
-    outlets = [sink_alias(declared.flow.name, sink) for sink in topology.sinks]
+    outlets = [] if declared.flow.shadow_of else [sink_alias(declared.flow.name, sink) for sink in topology.sinks]
     close = WeirCloseOperator(
         declared=declared,
         task_id=CLOSE,

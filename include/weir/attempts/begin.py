@@ -27,7 +27,7 @@ from weir.ledger.database.tables import AttemptRow
 from weir.ledger.snapshot import committed_attempt, run_state
 from weir.recovery.datasets import resolve_datasets, with_datasets
 from weir.recovery.inputs import probe_partitions
-from weir.recovery.resolving import forget_uncopied, resolve_sources
+from weir.recovery.resolving import await_shadowed, forget_uncopied, resolve_sources
 from weir.state.assigned import assigned_states, check_states
 from weir.state.compactions import present_compactions
 from weir.topology.regions import RegionId
@@ -51,7 +51,11 @@ def begin(services: Services, rooms: Rooms, request: BeginRequest, clearer: Clea
             return anew
         registered = anew
     forget_uncopied(services, registered)
-    waiting = resolve_sources(services, registered, clearer) or resolve_datasets(services, registered)
+    waiting = (
+        await_shadowed(services, registered)
+        or resolve_sources(services, registered, clearer)
+        or resolve_datasets(services, registered)
+    )
     if waiting is not None:
         return waiting
     own = gather(services, registered, clearer)

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
+from weir.dataflow.dataflow import Dataflow
 from weir.dataflow.graph import dataflows_read
 from weir.errors import WeirError
 from weir.execution.run_state import CLOSE, AttemptState, RunState
@@ -22,7 +23,7 @@ from weir.ledger.runs import Run, run_by_id
 from weir.ledger.snapshot import run_state
 from weir.recovery.datasets import awaits_dataset
 from weir.recovery.inputs import sort_inputs
-from weir.recovery.resolving import awaits_range
+from weir.recovery.resolving import awaits_range, awaits_shadowed
 from weir.recovery.rules.backtrack import is_expired
 from weir.state.checkpoint_order import awaited_predecessor
 from weir.topology.regions import RegionId
@@ -49,7 +50,7 @@ class WaitingAttempts:
         self._looked: dict[str, tuple[int, ...]] = {}
         """By attempt that still has to wait, the revisions at that time of its dataflow, and of those that it reads."""
         self._reads: dict[str, tuple[str, ...]] = {}
-        """By such an attempt, the other dataflows that its run reads."""
+        """By such an attempt, the other dataflows that its run reads or follows."""
 
     def over(self, asked: Collection[str]) -> frozenset[str]:
         """Return those of the attempts whose wait is over, by one transaction that only reads.
@@ -65,7 +66,7 @@ class WaitingAttempts:
                 row for row in rows if self._looked.get(row.id) == seen[row.id] or _waits(session, state_of, row)
             ]
             unknown = [row for row in waiting if row.id not in self._reads]
-            self._reads |= {row.id: dataflows_read(state_of(row.run)[0].dataflow.stages) for row in unknown}
+            self._reads |= {row.id: _read_by(state_of(row.run)[0].dataflow) for row in unknown}
             of_others |= _revisions(session, {name for row in unknown for name in self._reads[row.id]})
             self._looked = {row.id: self._seen(row, of_others) for row in waiting}
             self._reads = {each: self._reads[each] for each in self._looked}
@@ -73,6 +74,10 @@ class WaitingAttempts:
 
     def _seen(self, row: Any, of_others: Mapping[str, int]) -> tuple[int, ...]:
         return (row.revision, *(of_others.get(name, 0) for name in self._reads.get(row.id, ())))
+
+
+def _read_by(flow: Dataflow) -> tuple[str, ...]:
+    return (*dataflows_read(flow.stages), *([flow.shadow_of] if flow.shadow_of else []))
 
 
 def _revisions(session: Session, names: Collection[str]) -> dict[str, int]:
@@ -91,7 +96,11 @@ def _waits(session: Session, state_of: _StateOf, row: Any) -> bool:
         run, state = state_of(row.run)
         if region == CLOSE and awaited_predecessor(session, run) is not None:
             return True
-        if awaits_range(session, run, region) or awaits_dataset(session, run, state, region):
+        if (
+            awaits_shadowed(session, run)
+            or awaits_range(session, run, region)
+            or awaits_dataset(session, run, state, region)
+        ):
             return True
         inputs = sort_inputs(state, region)
     except WeirError:

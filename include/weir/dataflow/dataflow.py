@@ -63,6 +63,7 @@ LONGEST_PUBLISH_BY = timedelta(days=36_500)
 _RECORDED = (
     *("name", "max_parallelism", "parameters", "failover", "consumers"),
     *("keep", "keep_failed", "keep_published", "quota", "retained_checkpoints", "on_reprocess", "repair_code", "reuse"),
+    "shadow_of",
 )
 """The fields that the constructor takes as the record of a run has them."""
 
@@ -84,6 +85,8 @@ class Dataflow:
     `repair_code` is the code that a task runs which a person clears: "newest", or "as_it_was" for that which has
     computed its result before. With `reuse` "equal" a task takes a copy of what another one has made of the same, in
     any run, instead of computing ("never").
+    `shadow_of` names a dataflow beside which this one runs, to be compared (docs/compare.md): its epochs wait for those
+    of that one and read the same splits; it writes into no target, and tells no receiver and no asset.
     `notify` are the receivers of notifications: callback(...), webhook(...), notifier(...).
     `publish_by` is how long after the end of its data interval an epoch is to be published; receivers are told of those
     that are not.
@@ -105,6 +108,7 @@ class Dataflow:
     on_reprocess: OnReprocess = field(default=OnReprocess.CASCADE, kw_only=True)
     repair_code: RepairCode = field(default=RepairCode.NEWEST, kw_only=True)
     reuse: Reuse = field(default=Reuse.NEVER, kw_only=True)
+    shadow_of: str = field(default="", kw_only=True)
     notify: Sequence[Receiver] = field(default=(), kw_only=True)
     publish_by: timedelta | None = field(default=None, kw_only=True)
     is_record: InitVar[bool] = field(default=False, kw_only=True)
@@ -128,6 +132,7 @@ class Dataflow:
             on_reprocess: OnReprocess | str = OnReprocess.CASCADE,
             repair_code: RepairCode | str = RepairCode.NEWEST,
             reuse: Reuse | str = Reuse.NEVER,
+            shadow_of: str = "",
             notify: Sequence[Receiver] = (),
             publish_by: timedelta | None = None,
             is_record: bool = False,
@@ -142,6 +147,9 @@ class Dataflow:
         object.__setattr__(self, "on_reprocess", choice(str(self), "on_reprocess", self.on_reprocess, OnReprocess))
         object.__setattr__(self, "repair_code", choice(str(self), "repair_code", self.repair_code, RepairCode))
         object.__setattr__(self, "reuse", choice(str(self), "reuse", self.reuse, Reuse))
+        require("Dataflow(...)", "shadow_of", self.shadow_of, str, 'shadow_of="name_of_the_dataflow"')
+        if self.shadow_of:
+            self._publish_nowhere()
         object.__setattr__(self, "notify", sound_receivers(self.name, self.notify))
         self._check_retention()
         self._check_publish_by()
@@ -163,6 +171,15 @@ class Dataflow:
     def reuses_any(self) -> bool:
         """Report whether there is a stage whose task may take what another one has made of the same."""
         return any(map(self.reuses, self.stages))
+
+    def _publish_nowhere(self) -> None:
+        if self.shadow_of == self.name:
+            raise Misconfigured.of("dataflow.shadow_of_itself", name=self.name)
+        object.__setattr__(
+            self, "stages", [replace(each, targets=()) if isinstance(each, Stage) else each for each in self.stages]
+        )
+        object.__setattr__(self, "notify", ())
+        object.__setattr__(self, "publish_by", None)
 
     def _check_retention(self) -> None:
         try:

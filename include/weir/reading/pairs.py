@@ -22,9 +22,9 @@ from weir.errors import Misconfigured
 from weir.execution.run_state import Obstacle, RunState
 from weir.formats.manifest import ContentDigest, parsed_digest
 from weir.formats.programs import ComparisonToMake, RowsToCompare
-from weir.ledger.database.tables import RunRow
+from weir.ledger.database.tables import DataflowRow, RunRow
 from weir.ledger.results import results_in
-from weir.ledger.runs import Run, named_run, run_by_id, run_if_known, run_key
+from weir.ledger.runs import Run, named_run, run_by_id, run_if_known, run_key, runs_of
 from weir.ledger.snapshot import run_state
 from weir.reading.availability import Unreadable, published_version
 from weir.reading.choosing import require_written, written_stages
@@ -118,17 +118,27 @@ def opened_pairs(services: Services, wanted: WantedComparison) -> Iterator[Pairs
     """
     with services.ledger.transaction() as session:
         a, b = (_side(session, name) for name in (wanted.a, wanted.b))
-        names, only_in_a, only_in_b = _names(a, b, wanted)
-        pairs = [_recorded(session, a, b, one, other) for one, other in names]
+        known = _paired(session, a, b, wanted)
     with ExitStack() as closing:
-        opener = _Opener(services, wanted, closing, is_only=len(pairs) == 1)
-        yield Pairs(
-            run_a=a.row.id,
-            run_b=b.row.id,
-            pairs=tuple(each if each.is_equal else opener.opened(each, a, b) for each in pairs),
-            only_in_a=only_in_a,
-            only_in_b=only_in_b,
-        )
+        opener = _Opener(services, wanted, closing, is_only=len(known.pairs) == 1)
+        opened = tuple(each if each.is_equal else opener.opened(each, a, b) for each in known.pairs)
+        yield replace(known, pairs=opened)
+
+
+def pairs_of_epochs(services: Services, a: str, b: str) -> list[Pairs] | None:
+    """Pair the results of each epoch that both dataflows have begun, oldest first, by what the ledger knows of them.
+
+    None unless both names are those of dataflows. Raises Misconfigured where no epoch has any result in common.
+    """
+    with services.ledger.transaction() as session:
+        if any(session.get(DataflowRow, each) is None for each in (a, b)):
+            return None
+        begun = [{row.epoch for row in runs_of(session, each) if row.pinned is not None} for each in (a, b)]
+        sides = [[_side(session, run_key(of, epoch)) for of in (a, b)] for epoch in sorted(begun[0] & begun[1])]
+        found = [_paired(session, one, other, WantedComparison(a=a, b=b)) for one, other in sides]
+    if not found:
+        raise Misconfigured.of("reading.no_epoch_in_common", a=a, b=b)
+    return found
 
 
 # What is named
@@ -185,6 +195,17 @@ def _names(
 
 
 # What the ledger knows
+
+
+def _paired(session: Session, a: _Side, b: _Side, wanted: WantedComparison) -> Pairs:
+    names, only_in_a, only_in_b = _names(a, b, wanted)
+    return Pairs(
+        run_a=a.row.id,
+        run_b=b.row.id,
+        pairs=tuple(_recorded(session, a, b, one, other) for one, other in names),
+        only_in_a=only_in_a,
+        only_in_b=only_in_b,
+    )
 
 
 def _recorded(session: Session, a: _Side, b: _Side, name_a: str, name_b: str) -> Pair:

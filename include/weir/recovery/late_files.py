@@ -97,7 +97,8 @@ def _declared(services: Services, dataflow: str) -> list[Stage]:
     """Return the sources that ask for late files, as the newest run has them: what it says holds for earlier ones."""
     with services.ledger.transaction() as session:
         pinned = newest_pinned(session, dataflow)
-    stages = () if pinned is None else topology_of(pinned).dataflow.stages
+    flow = None if pinned is None else topology_of(pinned).dataflow
+    stages = () if flow is None or flow.shadow_of else flow.stages  # a shadow reads what the other dataflow has read
     return [each for each in stages if each.resolve == _RESOLVER and each.options.get("late")]
 
 

@@ -28,11 +28,11 @@ from weir.errors import Conflict, Message, Misconfigured, Retryable
 from weir.execution.run_state import CLOSE
 from weir.formats.run_record import RecordedRange
 from weir.intervals import interval_of
-from weir.ledger.database.tables import AttemptRow
-from weir.ledger.runs import Run, run_by_id
+from weir.ledger.database.tables import AttemptRow, RunRow
+from weir.ledger.runs import Run, run_by_id, run_key, topology_of
 from weir.ledger.sources import Before, before, fix_range, fix_splits, forget_unread_splits, range_of, splits_of
 from weir.recovery.awaiting import awaited_status, require_running, wait_for
-from weir.topology.ids import RunRef
+from weir.topology.ids import RunId, RunRef
 from weir.topology.regions import RegionId, Topology
 
 SplitsOf = Callable[[Services, Run, Stage, str], list[Any]]
@@ -68,7 +68,9 @@ def splits_for(services: Services, run: Run, stage: Stage, attempt: str) -> list
     if known is None:
         if stage.goes_on:
             raise Conflict.of("recovery.range_forgotten", stage=stage.name, run=run.id)
-        resolved = with_copy_ids(services, stage, resolve(stage, resolve_context(run, stage, services)))
+        found = _as_shadowed(services, run, stage)
+        splits = resolve(stage, resolve_context(run, stage, services)) if found is None else list(found.splits)
+        resolved = with_copy_ids(services, stage, splits)
         with services.ledger.transaction(run.dataflow.name) as session:
             require_running(session, attempt, f"the splits of {stage.name}")
             known = fix_splits(session, run.id, stage.name, resolved, attempt, services.now())
@@ -127,6 +129,59 @@ def forget_uncopied(services: Services, registered: Registered) -> None:
     if any(known[each] is not None for each in free):
         with services.ledger.transaction(run.dataflow.name) as session:
             forget_unread_splits(session, run, region, registered.attempt.id, free)
+
+
+# Shadows
+
+
+def await_shadowed(services: Services, registered: Registered) -> Awaiting | None:
+    """Wait until the epoch is closed that a shadow runs beside; None where it is, or the dataflow is no shadow.
+
+    Raises Misconfigured where that is of another interval.
+    """
+    with services.ledger.transaction() as session:
+        if not awaits_shadowed(session, registered.run):
+            return None
+    reason = Message("recovery.shadowed_awaited", run=_shadowed(registered.run))
+    with services.ledger.transaction(registered.run.dataflow.name) as session:
+        row = require_running(session, registered.attempt.id, "what it reads")
+        found = wait_for(row, reason, registered, services.now())
+        row.awaited = {registered.run.dataflow.shadow_of: str(reason)}
+        return found
+
+
+def awaits_shadowed(session: Session, run: Run) -> bool:
+    """Report whether the run of a shadow waits for that which it runs beside. Raises Misconfigured."""
+    shadowed = _shadowed(run)
+    row = None if shadowed is None else session.get(RunRow, shadowed)
+    if row is not None and (row.interval_start, row.interval_end) != run.interval:
+        raise Misconfigured.of("recovery.shadowed_of_other_interval", run=run.id, shadowed=shadowed)
+    return shadowed is not None and (row is None or (row.closed_at is None and row.expired_at is None))
+
+
+def _shadowed(run: Run) -> RunId | None:
+    return run_key(run.dataflow.shadow_of, run.epoch) if run.dataflow.shadow_of else None
+
+
+def _as_shadowed(services: Services, run: Run, stage: Stage) -> Resolved | None:
+    """Return what a source reads in the run that its own is a shadow of; None where that has none declared alike."""
+    shadowed = _shadowed(run)
+    if shadowed is None:
+        return None
+    with services.ledger.transaction() as session:
+        row = session.get(RunRow, shadowed)
+        stages = () if row is None or row.pinned is None else topology_of(row.pinned).dataflow.stages
+        if all(_resolves(each) != _resolves(stage) for each in stages):
+            return None
+        going = range_of(session, shadowed, stage.name)
+        splits = splits_of(session, shadowed, stage.name)
+    if not stage.goes_on:
+        return None if splits is None else Resolved(splits, None)
+    return _loaded(services, going)
+
+
+def _resolves(stage: Stage) -> tuple[object, ...]:
+    return stage.name, stage.resolve, stage.options, stage.parallelism, stage.goes_on
 
 
 # Sources that go on
@@ -201,7 +256,7 @@ def _record(
         recorded=_loaded(services, known),
         waited=_waited(services, registered),
     )
-    found = resolve_range(stage, context)
+    found = _as_shadowed(services, run, stage) or resolve_range(stage, context)
     if isinstance(found, NotReady):
         reason = Message("recovery.source_not_ready", stage=stage.name, reason=found.reason)
         waiting = _wait(services, registered, stage, reason)

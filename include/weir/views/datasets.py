@@ -315,6 +315,8 @@ def waiting_tasks(session: Session, run: str | None = None) -> dict[str, list[Wa
     found: dict[str, list[WaitingTask]] = defaultdict(list)
     for row in session.scalars(query if run is None else query.where(AttemptRow.run == run)):
         for dataset, reason in (row.awaited or {}).items():
+            if not dataset_of(dataset).sink:
+                continue  # a shadow waits for a dataflow
             found[dataset].append(
                 WaitingTask(
                     run=row.run,

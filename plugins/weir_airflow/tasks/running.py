@@ -75,6 +75,8 @@ def _announce(
     new: Mapping[str, Mapping[str, Any]],
 ) -> None:
     epoch = epoch_of(request.interval[0])
+    if declared.flow.shadow_of:
+        return
     if new and context["dag_run"].partition_key is not None:  # that enters the assets, too
         task.airflow.announce(request.key, declared.flow.name, extras_of(epoch, new))
     elif new:

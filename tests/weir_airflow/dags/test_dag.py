@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
@@ -123,6 +124,15 @@ def test_an_asset_that_a_source_names_is_told_and_no_inlet_that_airflow_would_ch
     docs = {name: task.doc_md for name, task in dag.task_dict.items()}
     assert [name for name, doc in docs.items() if "asset `s3://lake/calls`" in doc] == ["calls-out"]
     assert [task.inlets for task in dag.tasks] == [[]] * len(dag.tasks)
+
+
+def test_a_shadow_tells_no_asset(flow, dag):
+    from weir_airflow import dataflow_dag
+
+    beside = dataflow_dag(replace(flow, name="beside", shadow_of=flow.name), schedule="@daily", start_date=START)
+    assert [each.name for each in dag.get_task("weir_close").outlets] == [f"{flow.name}.daily"]
+    assert beside.get_task("weir_close").outlets == []
+    assert beside.task_dict.keys() == dag.task_dict.keys()
 
 
 def test_the_stages_settings_are_those_of_the_task(dag):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -51,14 +51,18 @@ def compare(
 ) -> None:
     """Compare two runs, of one dataflow or of two, or two published versions: columns, rows, and which rows differ.
 
-    Results of the same name are compared. Exit code 0: all that both have are equal. 1: some differ. 2: some could not
-    be compared.
+    Results of the same name are compared; of two dataflows those of all epochs that both have, by what is recorded of
+    them. Exit code 0: all that both have are equal. 1: some differ. 2: some could not be compared.
     """
     from weir.cli.programs import own_server  # noqa: PLC0415  pyarrow is slow to import
-    from weir.reading.pairs import WantedComparison, opened_pairs  # noqa: PLC0415  likewise
+    from weir.reading.pairs import WantedComparison, opened_pairs, pairs_of_epochs  # noqa: PLC0415  likewise
     from weir.views.comparison import comparison  # noqa: PLC0415  likewise
 
     wanted = WantedComparison(a=a, b=b, stage=stage, key=columns_of(key_columns), shown=limit)
+    with opened_services() as services:
+        epochs = pairs_of_epochs(services, a, b)
+    if epochs is not None:
+        _print_epochs([comparison(each, ()) for each in epochs], as_json=as_json)
     with opened_services() as services, opened_pairs(services, wanted) as pairs:
         asked = [each.asked for each in pairs.pairs if each.asked is not None]
         found = comparison(pairs, answers(asked, remote or own_server(os.environ)))
@@ -82,6 +86,28 @@ def answers(asked: Sequence[ComparisonToMake], url: str | None) -> Sequence[Answ
         return ()
     with Progress(Console(stderr=True)).phase(f"comparing the rows of {len(asked)} result(s)"):
         return compared(asked, url, os.environ)
+
+
+def _print_epochs(found: Sequence[Comparison], *, as_json: bool) -> NoReturn:
+    """Print how the results of the epochs of two dataflows compare, by their digests, and exit."""
+    if as_json:
+        print_document(epochs=found)
+    else:
+        print_rows(_EPOCHS, found)
+        if any(each.outcome.value != "equal" for each in found):
+            last = next(each for each in reversed(found) if each.outcome.value != "equal")
+            print_line(f"`weir compare {last.a} {last.b}` shows in which rows and columns.")
+    raise typer.Exit(max((_exit_code(each) for each in found), key=[0, EXIT_NOT_COMPARED, EXIT_DIFFER].index))
+
+
+def _results(outcome: str) -> Any:
+    return lambda each: ", ".join(of.a for of in each.results if of.outcome.value == outcome) or None
+
+
+_EPOCHS = (
+    *(key("A", "a"), key("B", "b"), number("equal", lambda each: sum(of.by_digest for of in each.results))),
+    *(value("differ", _results("differ")), value("not known", _results("not compared"))),
+)
 
 
 def _exit_code(found: Comparison) -> int:
