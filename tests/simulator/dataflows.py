@@ -38,7 +38,7 @@ from weir.dataflow import (
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.dataflow.quality import Gate, Policy
 from weir.dataflow.stage import COPY, READY_MADE, Reuse, StageKind
-from weir.dataflow.state import StateKind
+from weir.dataflow.state import Replay, StateKind
 from weir.errors import Misconfigured
 from weir.quality.rules import input_names
 from weir.topology.regions import Topology
@@ -122,6 +122,7 @@ class Scene:
             "modules": self.modules and self.modules.value,
             "repair_code": None if repair is RepairCode.NEWEST else repair.value,
             "receivers": str(len(self.flow.notify)) if self.flow.notify else None,
+            "replay": self.flow.replay.value if self.flow.replay is Replay.AUTOMATIC else None,
             "reuse": self.flow.reuse.value if self.flow.reuse is Reuse.EQUAL else None,
         }
 
@@ -210,6 +211,11 @@ def _copied(stage: Stage) -> Stage:
 def reusing_scene(scene: Scene) -> Scene:
     """Return the same scene with tasks that take what others have made of the same."""
     return replace(scene, flow=_changed(scene.flow, reuse=Reuse.EQUAL))
+
+
+def replaying_scene(scene: Scene) -> Scene:
+    """Return the same scene with states that are recomputed, however many epochs that takes."""
+    return replace(scene, flow=_changed(scene.flow, replay=Replay.AUTOMATIC))
 
 
 def told_scene(scene: Scene) -> Scene:
@@ -387,6 +393,7 @@ def scene_from_text(lines: Iterable[str]) -> Scene:
     scene = Scene(flow, natures, said["tries"] == "any", float(said["largest_plan"]))
     scene = told_scene(scene) if "receivers" in said else scene
     scene = reusing_scene(scene) if "reuse" in said else scene
+    scene = replaying_scene(scene) if "replay" in said else scene
     return _with_modules(scene, Modules(said["modules"])) if "modules" in said else scene
 
 

@@ -29,6 +29,7 @@ from tests.simulator.dataflows import (
     going_scene,
     listed_scene,
     random_scene,
+    replaying_scene,
     reusing_scene,
     stateful_scene,
     told_scene,
@@ -112,6 +113,9 @@ COPIED: Final = 0.5
 REUSING: Final = 0.4
 """The share of scenes in which a task takes what another one has made of the same."""
 
+REPLAYING: Final = 0.3
+"""The share of scenes in which a state that is no longer retained is recomputed, however many epochs that takes."""
+
 DRAWN: Final = None
 """Each seed draws its own shares, and how often verbs, faults and habits come in its schedule."""
 
@@ -156,6 +160,7 @@ def scene_and_events(seed: int, shares: Shares | None = USUAL) -> tuple[Scene, t
         if not scene.is_gated and draw.random() < COPIED:
             scene = copied_scene(scene)
     # Drawn apart: the schedules of all seeds are as before it was.
+    scene = replaying_scene(scene) if Random(f"replay {seed}").random() < REPLAYING else scene
     return reusing_scene(scene) if Random(f"reuse {seed}").random() < REUSING else scene, events
 
 

@@ -35,7 +35,7 @@ from weir.dataflow.stage import (
     sink,
     source,
 )
-from weir.dataflow.state import OnReprocess, State, StateKind, broadcast_state, keyed_state, list_state
+from weir.dataflow.state import OnReprocess, Replay, State, StateKind, broadcast_state, keyed_state, list_state
 from weir.dataflow.targets import Target, delta, files, iceberg, kafka, postgres, target
 
 __all__ = [
@@ -53,6 +53,7 @@ __all__ = [
     "Policy",
     "Receiver",
     "RepairCode",
+    "Replay",
     "Resolved",
     "Stage",
     "StageKind",

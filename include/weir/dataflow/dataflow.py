@@ -21,7 +21,7 @@ from weir.dataflow.notifications import EventKind, Receiver, sound_receivers
 from weir.dataflow.quality import Gate
 from weir.dataflow.retention import RetentionPolicy
 from weir.dataflow.stage import Exchange, Reuse, Stage, StageKind, TaskSettings
-from weir.dataflow.state import OnReprocess, State
+from weir.dataflow.state import OnReprocess, Replay, State
 from weir.dataflow.targets import Target
 from weir.dataflow.validation import require_no_secrets, require_sound_states, sound_stages
 from weir.errors import Misconfigured
@@ -63,7 +63,7 @@ LONGEST_PUBLISH_BY = timedelta(days=36_500)
 _RECORDED = (
     *("name", "max_parallelism", "parameters", "failover", "consumers"),
     *("keep", "keep_failed", "keep_published", "quota", "retained_checkpoints", "on_reprocess", "repair_code", "reuse"),
-    "shadow_of",
+    *("replay", "shadow_of"),
 )
 """The fields that the constructor takes as the record of a run has them."""
 
@@ -82,6 +82,8 @@ class Dataflow:
     how many checkpoints and savepoints of its state are retained. None leaves the choice to the deployment.
     `on_reprocess` decides about later epochs when the result of an epoch that they continue from changes: "cascade"
     runs them again, in order, until a result does not change; "mark" leaves them stale until they are needed.
+    `replay` decides about a state that is needed and no longer retained: with "automatic" it is recomputed as a lost
+    result is, with as many epochs before it as that takes; with "manual" a person restores or replays.
     `repair_code` is the code that a task runs which a person clears: "newest", or "as_it_was" for that which has
     computed its result before. With `reuse` "equal" a task takes a copy of what another one has made of the same, in
     any run, instead of computing ("never").
@@ -106,6 +108,7 @@ class Dataflow:
     quota: str | None = field(default=None, kw_only=True)
     retained_checkpoints: int | None = field(default=None, kw_only=True)
     on_reprocess: OnReprocess = field(default=OnReprocess.CASCADE, kw_only=True)
+    replay: Replay = field(default=Replay.MANUAL, kw_only=True)
     repair_code: RepairCode = field(default=RepairCode.NEWEST, kw_only=True)
     reuse: Reuse = field(default=Reuse.NEVER, kw_only=True)
     shadow_of: str = field(default="", kw_only=True)
@@ -130,6 +133,7 @@ class Dataflow:
             quota: str | None = None,
             retained_checkpoints: int | None = None,
             on_reprocess: OnReprocess | str = OnReprocess.CASCADE,
+            replay: Replay | str = Replay.MANUAL,
             repair_code: RepairCode | str = RepairCode.NEWEST,
             reuse: Reuse | str = Reuse.NEVER,
             shadow_of: str = "",
@@ -145,6 +149,7 @@ class Dataflow:
         object.__setattr__(self, "failover", choice(str(self), "failover", self.failover, FailoverStrategy))
         object.__setattr__(self, "consumers", choice(str(self), "consumers", self.consumers, Consumers))
         object.__setattr__(self, "on_reprocess", choice(str(self), "on_reprocess", self.on_reprocess, OnReprocess))
+        object.__setattr__(self, "replay", choice(str(self), "replay", self.replay, Replay))
         object.__setattr__(self, "repair_code", choice(str(self), "repair_code", self.repair_code, RepairCode))
         object.__setattr__(self, "reuse", choice(str(self), "reuse", self.reuse, Reuse))
         require("Dataflow(...)", "shadow_of", self.shadow_of, str, 'shadow_of="name_of_the_dataflow"')

@@ -37,6 +37,15 @@ class OnReprocess(Enum):
     """They are stale, and are recomputed when a later epoch or a person needs them."""
 
 
+class Replay(Enum):
+    """The treatment of states that are needed and that are no longer retained, so that no file of theirs is left."""
+
+    MANUAL = "manual"
+    """What needs one fails, and says which snapshot or `weir replay` helps."""
+    AUTOMATIC = "automatic"
+    """They are recomputed, from the last epoch whose state is there, or from the first epoch on."""
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """One state of a stage; made by `keyed_state`, `list_state` and `broadcast_state`.

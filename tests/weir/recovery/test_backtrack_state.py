@@ -153,6 +153,25 @@ def test_what_may_run_again_says_what_it_would_miss():
     assert "history[0] (by-k-128-128657) of delays@3: missing, it was released" in step.reason
 
 
+def replaying(state):
+    """The same days of a dataflow that has its states replayed."""
+    return replace(state, topology=Topology(replace(TOPOLOGY.dataflow, replay="automatic")))
+
+
+def test_a_released_state_is_made_again_where_the_dataflow_has_it_replayed():
+    released = {f"day{day}": PartitionState.RELEASED for day in (1, 2)}
+    plan = plan_of(replaying(days(**released)), 3)
+    assert rerun(plan) == [f"aircraft-known of {day}" for day in (1, 2, 3)]
+    assert plan.impossible == ""
+
+
+def test_what_a_dataflow_has_begun_with_is_not_replayed_either():
+    released = {f"day{day}": PartitionState.RELEASED for day in (2, 3)}
+    plan = plan_of(replaying(days(without_tasks={2}, **released)))
+    assert "history[0] (by-k-128-128657) of delays@2: missing, it was released" in plan.impossible
+    assert "aircraft-known of 2" not in rerun(plan)
+
+
 def test_a_plan_reads_back_as_impossible():
     plan = plan_of(days(day1=PartitionState.RELEASED), 2, 3)
     assert Plan.from_json(plan.to_json()).impossible == plan.impossible

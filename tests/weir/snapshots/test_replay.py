@@ -1,6 +1,7 @@
 """A replay computes epochs again from their sources: what is published then is what a new dataflow would publish."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
@@ -9,8 +10,11 @@ from tests.weir.command_line import invoked, reach, typed, use
 from tests.weir.restoring import EPOCHS, aircraft, run_days
 from tests.weir.small_dataflow import World
 
+from weir.assembly import coordinator_of
+from weir.dataflow import Dataflow, Replay
 from weir.errors import Misconfigured, Retryable
-from weir.ledger.database.tables import ResultRow, RunRow
+from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
+from weir.restarts.recovery_settings import RecoverySettings
 from weir.snapshots.replay import replay, replay_plan
 from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.savepoint import SavepointRequest, create
@@ -134,3 +138,77 @@ def test_as_a_person_types_it(world, tmp_path, monkeypatch):
     assert {key.run_id[-2:] for key, task in world.airflow.tasks.items() if task.state is None} == {"05"}
     world.airflow.run_until_quiet()
     assert digests(world) == before
+
+
+AUTOMATIC = {"retained_checkpoints": 2, "replay": "automatic"}
+
+
+def test_a_correction_of_old_days_has_the_states_made_again_that_it_needs(tmp_path):
+    world = World(tmp_path / "own", aircraft(**AUTOMATIC))
+    run_days(world.airflow, *DAYS)
+    assert {row.run for row in histories(world) if row.state == "released"} == set(RUNS[:3])
+    world.content["flights"] = "other"
+    for day in DAYS:
+        world.airflow.clear_by_hand(f"scheduled__2013-01-{day:02d}", "flights")
+    settle(world)
+    assert set(world.airflow.states().values()) == {"success"}
+    assert digests(world) == fresh(tmp_path)
+
+
+@pytest.mark.parametrize("cleared", [3, 5])
+def test_a_cleared_day_has_the_states_before_it_made_again_as_they_were(tmp_path, cleared):
+    world = World(tmp_path, aircraft(**AUTOMATIC))
+    run_days(world.airflow, *DAYS)
+    before, tried = digests(world), tries(world)
+    lose_results(world, histories(world))
+    world.airflow.clear_by_hand(f"scheduled__2013-01-{cleared:02d}", "aircraft-known", 0)
+    settle(world)
+    assert set(world.airflow.states().values()) == {"success"}
+    assert digests(world) == before
+    assert {run for run, number in tries(world).items() if number > tried[run]} >= set(RUNS[:cleared])
+
+
+def test_more_losses_than_the_largest_plan_allows_are_left_to_a_person(tmp_path):
+    world = World(tmp_path, aircraft(**AUTOMATIC))
+    services = replace(world.services, recovery=RecoverySettings(largest_plan=0.1))
+    world.airflow.coordinator = coordinator_of(services)
+    run_days(world.airflow, *DAYS)
+    tried = tries(world)
+    lose_results(world, all_rows(world))
+    world.airflow.clear_by_hand("scheduled__2013-01-05", "aircraft-known", 0)
+    settle(world)
+    assert {run for run, number in tries(world).items() if number > tried[run]} == {RUNS[4]}
+    assert "failed" in world.airflow.states().values()
+
+
+def test_it_is_declared_by_a_word():
+    assert Dataflow.from_json(aircraft(**AUTOMATIC).to_json()).replay is Replay.AUTOMATIC
+    with pytest.raises(Misconfigured, check=of_kind("dataflow.choice_wrong")):
+        aircraft(replay="always")
+
+
+def all_rows(world):
+    with world.ledger.transaction() as session:
+        return list(session.scalars(select(ResultRow)))
+
+
+def histories(world):
+    return [row for row in all_rows(world) if row.stage == "history"]
+
+
+def lose_results(world, rows):
+    for row in rows:
+        if row.state == "finished":
+            world.store.delete_folder(row.folder)
+
+
+def tries(world):
+    with world.ledger.transaction() as session:
+        found = list(session.scalars(select(AttemptRow)))
+    return {run: max(row.try_number for row in found if row.run == run) for run in {row.run for row in found}}
+
+
+def settle(world):
+    for _ in range(8):
+        world.airflow.deliver_clears()
+        world.airflow.run_until_quiet()

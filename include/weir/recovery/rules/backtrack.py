@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from weir.dataflow.state import Replay
 from weir.errors import Fault, Loss
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, CurrentResult, Obstacle, RunState
@@ -78,7 +79,10 @@ def known_loss(state: RunState, partition: PartitionId, reader: RegionId | None 
 
 
 def is_expired(state: RunState, partition: PartitionId) -> bool:
-    """Report whether Weir does not recompute a result: a released state, or one that a person has put in its place."""
+    """Report whether Weir does not recompute a result: one that a person has put in its place, or a released state.
+
+    A released state is recomputed where the dataflow has it replayed.
+    """
     if not partition.is_of_own_run and not state.earlier[partition.run].has_tasks:
         return True
     result = state.results.get(partition)
@@ -86,7 +90,8 @@ def is_expired(state: RunState, partition: PartitionId) -> bool:
         return True  # a person has replaced the result of its producer with it
     is_released = result is not None and result.state is PartitionState.RELEASED
     is_state = partition.stage in state.topology_of(partition.run).states
-    return is_state and is_released and state.is_valid(partition)
+    is_kept = is_state and state.topology.dataflow.replay is Replay.MANUAL
+    return is_kept and is_released and state.is_valid(partition)
 
 
 def _has_served(state: RunState, partition: PartitionId, reader: RegionId | None) -> bool:
