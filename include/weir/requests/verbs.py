@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
+from weir.code.generation_rules import RepairCode
 from weir.coordination.airflow import AirflowStates, UserRights
 from weir.coordination.services import Services
 from weir.errors import Conflict, Message, Misconfigured, WeirError
@@ -21,10 +22,18 @@ from weir.integrity.repair import repair_runs
 from weir.integrity.verification import VerifyReport, verify_runs
 from weir.ledger.clears import task_of
 from weir.ledger.database.tables import RunRow
-from weir.ledger.runs import dag_ids_of, run_by_id
+from weir.ledger.runs import dag_ids_of, run_by_id, topology_of
 from weir.recovery.pending_clears import deliver, what_was_cleared
 from weir.recovery.questions import Question, apply_answer, region_named
-from weir.recovery.run_plans import Reach, clear_by_hand, have_go_on, plan_of, plan_of_clear
+from weir.recovery.run_plans import (
+    Reach,
+    clear_by_hand,
+    have_go_on,
+    plan_of,
+    plan_of_clear,
+    plans_of_clear,
+    record_clears,
+)
 from weir.requests.request import Request
 from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.savepoint import SavepointRequest, checkpoint_to_save, create, displaced
@@ -167,6 +176,21 @@ def _clear(services: Services, request: Request, reach: Reach) -> Planned:  # no
     return Planned(hash=acts.hash, dags=acts.dags, at=at, carry_out=carry_out, nothing=nothing)
 
 
+def _reuse(services: Services, request: Request, reach: Reach) -> Planned:  # noqa: ARG001  as above
+    """Plan what `weir clear RUN --reuse` does: all tasks run again, and take what is made of the same."""
+    run = _run(services, request)
+    if run.pinned is None or not topology_of(run.pinned).dataflow.reuses_any:
+        raise Misconfigured.of("cli.nothing_reused", run=run.id)
+    (planned,) = plans_of_clear(services, run.id, code=RepairCode.NEWEST)
+
+    def carry_out(airflow: AirflowStates, by: str) -> str:  # noqa: ARG001  the failover tells what has caused it
+        owed = record_clears(services, [planned])
+        return " ".join(_delivered(services, airflow, run.dataflow, owed))
+
+    acts, nothing = planned.acts, planned.plan.impossible
+    return Planned(hash=acts.hash, dags=acts.dags, at=_page_of(run), carry_out=carry_out, nothing=nothing)
+
+
 def _verify(services: Services, request: Request, reach: Reach) -> Planned:  # noqa: ARG001  as above
     """Plan what `weir verify RUN` does."""
     run = _run(services, request)
@@ -267,6 +291,7 @@ def _restore(services: Services, request: Request, reach: Reach) -> Planned:  # 
 
 VERBS: Final[Mapping[str, Verb]] = {
     "apply": Verb(right=Right.EDIT, page="run", command="weir plan {name} --apply", plan=_apply),
+    "reuse": Verb(right=Right.EDIT, page="run", command="weir clear {name} --reuse --apply", plan=_reuse),
     "repair": Verb(right=Right.EDIT, page="run", command="weir verify {name} --repair", plan=_repair),
     "verify": Verb(right=Right.READ, page="run", command="weir verify {name}", plan=_verify),
     "clear": Verb(right=Right.EDIT, page="task", command="Airflow's button Clear, without Downstream", plan=_clear),

@@ -16,11 +16,12 @@ from fastapi import APIRouter, Depends, Query, Request, status
 from fastapi.responses import HTMLResponse, Response
 
 from weir.coordination.services import Services
+from weir.errors import Misconfigured
 from weir.recovery.dataset_plans import plans_if_changed
 from weir.recovery.questions import Question
 from weir.recovery.run_plans import Acts
 from weir.requests import request as requests
-from weir.requests.verbs import VERIFIES
+from weir.requests.verbs import VERIFIES, plan_request
 from weir.views.dataflows import dataflow_details, dataflow_overviews, upkeep_of
 from weir.views.datasets import dataflows_of, dataset_views, inputs_of_run
 from weir.views.documents import document
@@ -109,7 +110,7 @@ def run(
             "drawing": drawing,
             "runs": runs,
             "asked": {"fail": fail, "lost": lost or []},
-            "buttons": [] if is_assumed else _buttons(details, dag_id, user, is_looked=bool(look)),
+            "buttons": [] if is_assumed else _buttons(services, details, dag_id, user, is_looked=bool(look)),
             "requests": requests_about(details.run),
             "inputs": _inputs(services, details),
             "readers": None if changed is None else _readers(services, details, changed, user),
@@ -136,7 +137,9 @@ def _readers(services: Services, details: RunDetails, sink: str, user: GetUserDe
     return document(dataset=found.dataset, plans=plans, hidden=len(found.plans) - len(plans))
 
 
-def _buttons(details: RunDetails, dag_id: str, user: GetUserDep, *, is_looked: bool) -> list[dict[str, Any]]:
+def _buttons(
+    services: Services, details: RunDetails, dag_id: str, user: GetUserDep, *, is_looked: bool
+) -> list[dict[str, Any]]:
     """Return the buttons of the page of a run."""
     acts: Acts = details.plan["acts"]
     apply = requests.Request(verb="apply", dag_id=dag_id, name=details.run, hash=acts.hash, looked=is_looked)
@@ -144,9 +147,21 @@ def _buttons(details: RunDetails, dag_id: str, user: GetUserDep, *, is_looked: b
     asker = Asker(user)
     return [
         *([asker.button(apply, "Apply this plan", acts.dags)] if acts.clears else []),
+        *_run_again(services, apply, asker),
         asker.button(repair, "Read every byte again, and recompute what is damaged"),
         asker.button(verify, "Only read every byte again"),
     ]
+
+
+def _run_again(services: Services, apply: requests.Request, asker: Asker) -> list[dict[str, Any]]:
+    """Return the button that runs all of a run again that has changed, where its dataflow reuses results."""
+    asked = replace(apply, verb="reuse", looked=False)
+    try:
+        planned = plan_request(services, asked, reach())
+    except Misconfigured:  # it reuses nothing
+        return []
+    found = replace(asked, hash=planned.hash)
+    return [] if planned.nothing else [asker.button(found, "Run again what has changed", planned.dags)]
 
 
 @router.get("/static/{name}")

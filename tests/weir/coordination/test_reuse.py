@@ -10,7 +10,7 @@ from sqlalchemy import select
 from tests.messages.kinds import of_kind
 from tests.weir.checking import NOT_NULL, UNIQUE, with_suites, write_suite
 from tests.weir.command_line import invoked, typed, use
-from tests.weir.small_dataflow import World, ladder
+from tests.weir.small_dataflow import World, apart, ladder
 
 from weir.dataflow import Dataflow, Stage, blocking, cached, keyed_state, list_state, sink, source
 from weir.errors import Fault, Misconfigured
@@ -29,17 +29,6 @@ REGIONS = {"joined[0]", "joined[1]", "totals[0]", "totals[1]", "routes[0]", "rep
 def reusing(flow=None, **settings):
     record = (flow or apart()).to_json()
     return Dataflow.from_json({**record, "reuse": "equal", "keep": "30 days", **settings})
-
-
-def apart():
-    """The ladder, with a module for each stage: the version of code is that of a module."""
-    record = ladder().to_json()
-    functions = {
-        each["name"]: each["function"] and f"pipelines.{each['name']}:{each['name']}" for each in record["stages"]
-    }
-    return Dataflow.from_json(
-        {**record, "stages": [{**each, "function": functions[each["name"]]} for each in record["stages"]]}
-    )
 
 
 def with_stages(changes):

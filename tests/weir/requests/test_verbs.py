@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 from tests.messages.kinds import of_kind
+from tests.weir.small_dataflow import World, apart
 
 from weir.coordination.airflow import UserRights
+from weir.dataflow import Dataflow
 from weir.errors import Conflict, Misconfigured
 from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow, ResultRow, RunRow
 from weir.recovery.rules.plan import Plan, Step, StepKind
@@ -201,3 +203,31 @@ def test_the_guide_has_each_verb_with_its_command():
         command = verb.command.format(name="DATAFLOW" if verb.page == "state" else "RUN", what="NUMBER")
         assert command in guide or verb.page == "task"
     assert {verb.right for verb in VERBS.values()} >= {Right.READ, Right.EDIT}
+
+
+@pytest.fixture
+def reusing(tmp_path):
+    """A day that takes, where nothing differs, what it has made itself before."""
+    world = World(tmp_path, Dataflow.from_json({**apart().to_json(), "reuse": "equal", "keep": "30 days"}))
+    world.deploy()
+    world.run_days(1)
+    return world
+
+
+def test_a_run_whose_code_has_changed_runs_again_what_has_changed(reusing):
+    reusing.deploy(report=1)
+    asked, plan = planned(reusing, "reuse")
+    reusing.airflow.engine.computed.clear()
+    said = plan.carry_out(reusing.airflow, "anna")
+    reusing.airflow.run_until_quiet()
+    assert said.startswith(f"{len(reusing.airflow.states())} of ")
+    assert set(reusing.airflow.states().values()) == {"success"}
+    assert {"report", "delays"} <= set(reusing.airflow.engine.computed)
+    assert "joined" not in reusing.airflow.engine.computed
+    with pytest.raises(Conflict, check=of_kind("requests.plan_changed")):
+        require_same(asked, planned(reusing, "reuse")[1])
+
+
+def test_a_run_that_reuses_nothing_has_nothing_to_run_again_so(done):
+    with pytest.raises(Misconfigured, check=of_kind("cli.nothing_reused")):
+        planned(done, "reuse")
