@@ -30,6 +30,7 @@ from tests.simulator.dataflows import (
     listed_scene,
     random_scene,
     reusing_scene,
+    saving_scene,
     stateful_scene,
     told_scene,
     with_code,
@@ -112,6 +113,9 @@ COPIED: Final = 0.5
 REUSING: Final = 0.4
 """The share of scenes in which a task takes what another one has made of the same."""
 
+SAVING: Final = 0.3
+"""The share of scenes with state in which upkeep creates savepoints."""
+
 DRAWN: Final = None
 """Each seed draws its own shares, and how often verbs, faults and habits come in its schedule."""
 
@@ -156,6 +160,8 @@ def scene_and_events(seed: int, shares: Shares | None = USUAL) -> tuple[Scene, t
         if not scene.is_gated and draw.random() < COPIED:
             scene = copied_scene(scene)
     # Drawn apart: the schedules of all seeds are as before it was.
+    if scene.flow.keeps_state and (apart := Random(f"savepoints {seed}")).random() < SAVING:
+        scene = saving_scene(apart, scene)
     return reusing_scene(scene) if Random(f"reuse {seed}").random() < REUSING else scene, events
 
 
