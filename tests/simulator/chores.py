@@ -122,18 +122,6 @@ def _do(airflow: SimulatedAirflow, chore: Chore, *, is_reclaiming: bool) -> None
         )
 
 
-_CHORES: Final[dict[Chore, Callable[[Services, SimulatedAirflow], object]]] = {
-    Chore.CHECKPOINTS: lambda services, airflow: _keep_snapshots(services, airflow),
-    Chore.DELIVER: lambda _, airflow: _deliver(airflow),
-    Chore.RECORDS: lambda services, airflow: write_records(services, airflow.flow.name),
-    Chore.VERSIONS: lambda services, airflow: expire_versions(services, airflow.flow.name),
-    Chore.SCRUB: lambda services, airflow: scrub_dataflow(services, airflow, airflow.flow.name),
-    Chore.MINUTES: lambda services, airflow: _require_expected(airflow, settle_everywhere(services, RESULTS)),
-    Chore.HOURLY: lambda services, airflow: _do_hourly(services, airflow),
-    Chore.DAILY: lambda services, airflow: _require_expected(airflow, scrub_everywhere(services, airflow)),
-}
-
-
 def _keep_snapshots(services: Services, airflow: SimulatedAirflow) -> None:
     maintain_checkpoints(services, airflow.flow.name, is_thorough=True)
     _keep_savepoints(services, airflow)
@@ -148,6 +136,18 @@ def _keep_savepoints(services: Services, airflow: SimulatedAirflow) -> None:
     """Create automatic savepoints, and drop old ones, where the dataflow declares any."""
     if airflow.flow.savepoint_every is not None:
         maintain_savepoints(services, airflow.flow.name, _counted)
+
+
+_CHORES: Final[dict[Chore, Callable[[Services, SimulatedAirflow], object]]] = {
+    Chore.CHECKPOINTS: _keep_snapshots,
+    Chore.DELIVER: lambda _, airflow: _deliver(airflow),
+    Chore.RECORDS: lambda services, airflow: write_records(services, airflow.flow.name),
+    Chore.VERSIONS: lambda services, airflow: expire_versions(services, airflow.flow.name),
+    Chore.SCRUB: lambda services, airflow: scrub_dataflow(services, airflow, airflow.flow.name),
+    Chore.MINUTES: lambda services, airflow: _require_expected(airflow, settle_everywhere(services, RESULTS)),
+    Chore.HOURLY: _do_hourly,
+    Chore.DAILY: lambda services, airflow: _require_expected(airflow, scrub_everywhere(services, airflow)),
+}
 
 
 def _deliver(airflow: SimulatedAirflow) -> None:
