@@ -24,6 +24,7 @@ from weir.retention.sweep_others import report_unknown_dataflows
 from weir.retention.sweep_report import SweepReport
 from weir.settling import Settling, up_to_date
 from weir.sinks.delivery import shuffled
+from weir.snapshots.automatic import maintain_savepoints
 from weir.units import format_size
 
 FULL_SWEEP = timedelta(days=1)
@@ -105,6 +106,11 @@ def _is_full_due(services: Services, dataflow: str) -> bool:
 def scrub_everywhere(services: Services, clearer: Clearer) -> Settled:
     """Verify a share of all stored bytes of all dataflows; have damaged results that are needed recomputed."""
     return _each(services, partial(scrub_dataflow, services, clearer))
+
+
+def maintain_savepoints_everywhere(services: Services) -> Settled:
+    """Create the automatic savepoints that are due, and drop the old ones, of all dataflows that declare some."""
+    return _each(services, partial(maintain_savepoints, services))
 
 
 def look_for_late_files_everywhere(services: Services) -> Settled:

@@ -32,7 +32,10 @@ OPTIONS: Final = {
     "keep_failed": ("Retention of the results of a run that never closed. Default: 14 days.", "3 days"),
     "keep_published": ("Retention of the newest published version of an epoch. Default: forever.", "365 days"),
     "quota": ("Maximum of stored bytes of a dataflow. Default: none.", "500 GB"),
-    "retained_checkpoints": ("Retained checkpoints and savepoints of a dataflow with state. Default: 3.", "10"),
+    "retained_checkpoints": (
+        "Retained checkpoints and persons' savepoints of a dataflow with state. Default: 3.",
+        "10",
+    ),
     "least_free": ("Free space that a write leaves on a local disk. Default: 16 MiB.", "5 GB"),
     "expire_runs": ("Time without an event after which a run's records are deleted. Default: 90 days.", "365 days"),
     "orphan_age": ("Age at which files without an owner are deleted. Default: 1 day.", "2 days"),

@@ -34,6 +34,7 @@ from weir.recovery.versions import declare_equal
 from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.sweep import sweep
 from weir.retention.versions import expire_versions
+from weir.snapshots.automatic import maintain_savepoints
 from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.savepoint import SavepointRequest, create, tidy
 from weir.snapshots.source import NotThere
@@ -121,14 +122,30 @@ def _do(airflow: SimulatedAirflow, chore: Chore, *, is_reclaiming: bool) -> None
         )
 
 
+def _keep_snapshots(services: Services, airflow: SimulatedAirflow) -> None:
+    maintain_checkpoints(services, airflow.flow.name, is_thorough=True)
+    _keep_savepoints(services, airflow)
+
+
+def _do_hourly(services: Services, airflow: SimulatedAirflow) -> None:
+    _require_expected(airflow, sweep_everywhere(services, airflow))
+    _keep_savepoints(services, airflow)
+
+
+def _keep_savepoints(services: Services, airflow: SimulatedAirflow) -> None:
+    """Create automatic savepoints, and drop old ones, where the dataflow declares any."""
+    if airflow.flow.savepoint_every is not None:
+        maintain_savepoints(services, airflow.flow.name, _counted)
+
+
 _CHORES: Final[dict[Chore, Callable[[Services, SimulatedAirflow], object]]] = {
-    Chore.CHECKPOINTS: lambda services, airflow: maintain_checkpoints(services, airflow.flow.name, is_thorough=True),
+    Chore.CHECKPOINTS: _keep_snapshots,
     Chore.DELIVER: lambda _, airflow: _deliver(airflow),
     Chore.RECORDS: lambda services, airflow: write_records(services, airflow.flow.name),
     Chore.VERSIONS: lambda services, airflow: expire_versions(services, airflow.flow.name),
     Chore.SCRUB: lambda services, airflow: scrub_dataflow(services, airflow, airflow.flow.name),
     Chore.MINUTES: lambda services, airflow: _require_expected(airflow, settle_everywhere(services, RESULTS)),
-    Chore.HOURLY: lambda services, airflow: _require_expected(airflow, sweep_everywhere(services, airflow)),
+    Chore.HOURLY: _do_hourly,
     Chore.DAILY: lambda services, airflow: _require_expected(airflow, scrub_everywhere(services, airflow)),
 }
 

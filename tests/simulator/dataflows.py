@@ -218,6 +218,12 @@ def replaying_scene(scene: Scene) -> Scene:
     return replace(scene, flow=_changed(scene.flow, replay=Replay.AUTOMATIC))
 
 
+def saving_scene(random: Random, scene: Scene) -> Scene:
+    """Return the same scene with automatic savepoints."""
+    every, retained = random.choice([1, 1, 2, 3]), random.choice([1, 1, 2])
+    return replace(scene, flow=_changed(scene.flow, savepoint_every=every, retained_savepoints=retained))
+
+
 def told_scene(scene: Scene) -> Scene:
     """Return the same scene with a receiver of notifications."""
     return replace(scene, flow=_changed(scene.flow, notify=(simulated_receiver(),)))
@@ -306,7 +312,8 @@ def _changed(flow: Dataflow, **settings: Any) -> Dataflow:
 
 def _life(flow: Dataflow) -> dict[str, str | None]:
     retained = None if flow.retained_checkpoints is None else str(flow.retained_checkpoints)
-    return {"keep": flow.keep, "keep_failed": flow.keep_failed, "retained_checkpoints": retained}
+    saved = None if flow.savepoint_every is None else f"{flow.savepoint_every}/{flow.retained_savepoints}"
+    return {"keep": flow.keep, "keep_failed": flow.keep_failed, "retained_checkpoints": retained, "savepoints": saved}
 
 
 def _random_stage(random: Random, name: str, before: list[Stage]) -> Stage:
@@ -388,6 +395,9 @@ def scene_from_text(lines: Iterable[str]) -> Scene:
     flow = _flow(stages, FailoverStrategy(said["failover"]), Consumers(said["consumers"]), keep, keep_failed)
     if "retained_checkpoints" in said:
         flow = _changed(flow, retained_checkpoints=int(said["retained_checkpoints"]))
+    if "savepoints" in said:
+        every, kept = map(int, said["savepoints"].split("/"))
+        flow = _changed(flow, savepoint_every=every, retained_savepoints=kept)
     if "repair_code" in said:
         flow = _changed(flow, repair_code=RepairCode(said["repair_code"]))
     scene = Scene(flow, natures, said["tries"] == "any", float(said["largest_plan"]))

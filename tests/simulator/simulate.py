@@ -31,6 +31,7 @@ from tests.simulator.dataflows import (
     random_scene,
     replaying_scene,
     reusing_scene,
+    saving_scene,
     stateful_scene,
     told_scene,
     with_code,
@@ -116,6 +117,9 @@ REUSING: Final = 0.4
 REPLAYING: Final = 0.3
 """The share of scenes in which a state that is no longer retained is recomputed, however many epochs that takes."""
 
+SAVING: Final = 0.3
+"""The share of scenes with state in which upkeep creates savepoints."""
+
 DRAWN: Final = None
 """Each seed draws its own shares, and how often verbs, faults and habits come in its schedule."""
 
@@ -161,6 +165,8 @@ def scene_and_events(seed: int, shares: Shares | None = USUAL) -> tuple[Scene, t
             scene = copied_scene(scene)
     # Drawn apart: the schedules of all seeds are as before it was.
     scene = replaying_scene(scene) if Random(f"replay {seed}").random() < REPLAYING else scene
+    if scene.flow.keeps_state and (apart := Random(f"savepoints {seed}")).random() < SAVING:
+        scene = saving_scene(apart, scene)
     return reusing_scene(scene) if Random(f"reuse {seed}").random() < REUSING else scene, events
 
 

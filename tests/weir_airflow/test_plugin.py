@@ -44,7 +44,10 @@ def upkeep():
     ("dag_id", "schedule", "at_most", "tasks"),
     [
         ("weir_upkeep", "*/3 * * * *", timedelta(hours=1), {"settle_pending_clears", "release_results"}),
-        ("weir_upkeep_hourly", "0 * * * *", timedelta(days=1), {"sweep_store", "scrub_results", "look_for_late_files"}),
+        (
+            *("weir_upkeep_hourly", "0 * * * *", timedelta(days=1)),
+            {"sweep_store", "scrub_results", "create_savepoints", "look_for_late_files"},
+        ),
     ],
 )
 def test_upkeep_runs_by_itself_and_no_task_keeps_another_from_running(upkeep, dag_id, schedule, at_most, tasks):
@@ -69,6 +72,7 @@ def test_requests_are_made_by_people_and_carried_out_once(upkeep):
 
 def test_upkeep_finds_nothing_to_do_in_a_new_ledger(airflow_home, monkeypatch, tmp_path):
     from weir_airflow.tasks.upkeep import (
+        create_savepoints,
         deliver_pending_clears,
         look_for_late_files,
         release_results,
@@ -81,6 +85,6 @@ def test_upkeep_finds_nothing_to_do_in_a_new_ledger(airflow_home, monkeypatch, t
     monkeypatch.setenv("AIRFLOW_CONN_WEIR_API", '{"conn_type": "weir-db"}')
     said = []
     assert deliver_pending_clears(said.append) == {"pending": 0}
-    jobs = (release_results, sweep_store, scrub_results, look_for_late_files)
-    assert [job(said.append) for job in jobs] == [{}, {}, {}, {}]
+    jobs = (release_results, sweep_store, scrub_results, create_savepoints, look_for_late_files)
+    assert [job(said.append) for job in jobs] == [{}] * 5
     assert said == ["No clear is pending"]

@@ -62,8 +62,8 @@ LONGEST_PUBLISH_BY = timedelta(days=36_500)
 
 _RECORDED = (
     *("name", "max_parallelism", "parameters", "failover", "consumers"),
-    *("keep", "keep_failed", "keep_published", "quota", "retained_checkpoints", "on_reprocess", "repair_code", "reuse"),
-    *("replay", "shadow_of"),
+    *("keep", "keep_failed", "keep_published", "quota", "retained_checkpoints", "savepoint_every"),
+    *("retained_savepoints", "on_reprocess", "repair_code", "reuse", "replay", "shadow_of"),
 )
 """The fields that the constructor takes as the record of a run has them."""
 
@@ -80,6 +80,8 @@ class Dataflow:
     "7 days"), `keep_failed` the retention of results of a run that never closed, `keep_published` that of published
     versions ("forever", "90 days"). `quota` is how many bytes the dataflow may store ("500 GB"), `retained_checkpoints`
     how many checkpoints and savepoints of its state are retained. None leaves the choice to the deployment.
+    With `savepoint_every`, upkeep creates a savepoint of the newest checkpoint each time that this many epochs were
+    closed, and keeps the newest `retained_savepoints` of these; None creates none.
     `on_reprocess` decides about later epochs when the result of an epoch that they continue from changes: "cascade"
     runs them again, in order, until a result does not change; "mark" leaves them stale until they are needed.
     `replay` decides about a state that is needed and no longer retained: with "automatic" it is recomputed as a lost
@@ -107,6 +109,8 @@ class Dataflow:
     keep_published: str | None = field(default=None, kw_only=True)
     quota: str | None = field(default=None, kw_only=True)
     retained_checkpoints: int | None = field(default=None, kw_only=True)
+    savepoint_every: int | None = field(default=None, kw_only=True)
+    retained_savepoints: int = field(default=3, kw_only=True)
     on_reprocess: OnReprocess = field(default=OnReprocess.CASCADE, kw_only=True)
     replay: Replay = field(default=Replay.MANUAL, kw_only=True)
     repair_code: RepairCode = field(default=RepairCode.NEWEST, kw_only=True)
@@ -132,6 +136,8 @@ class Dataflow:
             keep_published: str | None = None,
             quota: str | None = None,
             retained_checkpoints: int | None = None,
+            savepoint_every: int | None = None,
+            retained_savepoints: int = 3,
             on_reprocess: OnReprocess | str = OnReprocess.CASCADE,
             replay: Replay | str = Replay.MANUAL,
             repair_code: RepairCode | str = RepairCode.NEWEST,
@@ -160,6 +166,8 @@ class Dataflow:
         self._check_publish_by()
         object.__setattr__(self, "parameters", _as_json(self.name, self.parameters))
         object.__setattr__(self, "stages", sound_stages(self.name, self.max_parallelism, tuple(self.stages)))
+        if self.savepoint_every is not None and not self.keeps_state:
+            raise Misconfigured.of("dataflow.nothing_to_save", name=self.name, every=self.savepoint_every)
         if not is_record:
             require_no_secrets(self.name, self.stages, self.parameters)
             require_sound_states(self.name, self.stages)
@@ -197,9 +205,10 @@ class Dataflow:
                 size_from_text("quota", self.quota)
         except Misconfigured as error:
             raise Misconfigured.of("dataflow.retention_wrong", name=self.name, error=error) from error
-        retained: object = self.retained_checkpoints
-        if retained is not None and (type(retained) is not int or retained < 1):
-            raise Misconfigured.of("dataflow.retained_checkpoints_wrong", name=self.name, retained=retained)
+        for what in ("retained_checkpoints", "savepoint_every", "retained_savepoints"):
+            given: object = getattr(self, what)
+            if (given is not None or what == "retained_savepoints") and (type(given) is not int or given < 1):
+                raise Misconfigured.of("dataflow.count_wrong", name=self.name, what=what, given=given)
 
     def _check_publish_by(self) -> None:
         given: object = self.publish_by

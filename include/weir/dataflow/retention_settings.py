@@ -29,7 +29,7 @@ class RetentionSettings:
     and records are deleted too. `orphan_age` is the least age at which a file without an owner is deleted. Each hour
     `scrub_share` of all bytes is read again, and with `scrub_repair` damaged results are recomputed before they are
     needed. `quota` (of a dataflow) and `least_free` (of the store's disk) are in bytes. `retained_checkpoints` is how
-    many checkpoints and savepoints of a dataflow with state are retained.
+    many checkpoints and savepoints of a dataflow with state are retained, without automatic savepoints.
     """
 
     keep: RetentionPolicy = _TWO_RUNS

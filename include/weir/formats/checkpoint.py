@@ -26,12 +26,14 @@ class SnapshotKind(Enum):
     """Taken and owned by Weir: deleted when it is subsumed."""
     SAVEPOINT = "savepoint"
     """Owned by a person: when it is subsumed it leaves the list, and its files stay."""
+    AUTOMATIC = "automatic"
+    """A savepoint that Weir owns: it does not count as a retained snapshot, and is dropped for newer ones."""
     STOP = "stop"
     """A savepoint with which the dataflow was stopped: no older snapshot is needed to continue."""
 
     @property
     def is_savepoint(self) -> bool:
-        """Report whether it is self-contained and owned by a person."""
+        """Report whether it is self-contained, in a folder of its own."""
         return self is not SnapshotKind.CHECKPOINT
 
 

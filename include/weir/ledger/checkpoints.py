@@ -87,9 +87,18 @@ _RETAINED_OF_RUN = (
 
 
 def retained_snapshots(session: Session, dataflow: str) -> list[CheckpointRow]:
-    """Return the retained checkpoints and savepoints of a dataflow, by number."""
-    query = select(CheckpointRow).where(CheckpointRow.dataflow == dataflow, is_retained())
+    """Return the retained checkpoints and the savepoints of persons that count as retained, by number."""
+    is_counted = is_retained() & (CheckpointRow.kind != SnapshotKind.AUTOMATIC.value)
+    query = select(CheckpointRow).where(CheckpointRow.dataflow == dataflow, is_counted)
     return list(session.scalars(query.order_by(CheckpointRow.number)))
+
+
+def automatic_savepoints(session: Session, dataflow: str) -> list[CheckpointRow]:
+    """Return the automatic savepoints of a dataflow that are, were or may become complete, oldest epoch first."""
+    query = select(CheckpointRow).where(
+        CheckpointRow.dataflow == dataflow, CheckpointRow.kind == SnapshotKind.AUTOMATIC.value, ~_FAILED
+    )
+    return list(session.scalars(query.order_by(CheckpointRow.epoch, CheckpointRow.number)))
 
 
 def retained_checkpoints(session: Session, dataflow: str) -> list[CheckpointRow]:

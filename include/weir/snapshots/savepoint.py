@@ -55,7 +55,7 @@ from weir.snapshots.source import (
     read_checkpoint,
     read_savepoint,
 )
-from weir.state.checkpoint import to_subsume
+from weir.state.checkpoint import Guard, to_subsume
 from weir.state.file_rules import expired_until
 from weir.store.copying import copy_all, copy_file
 from weir.store.errors import AlreadyExists, NotFound, OtherBytes
@@ -85,6 +85,7 @@ class SavepointRequest:
     to: str | None = None
     name: str | None = None
     key: str = ""
+    kind: SnapshotKind = SnapshotKind.SAVEPOINT
 
     @property
     def prefix(self) -> str:
@@ -98,6 +99,7 @@ class Savepoint:
 
     dataflow: str
     number: int
+    kind: str
     epoch: str
     status: str
     folder: str
@@ -135,8 +137,14 @@ Count = Callable[[Store, KeyedSnapshot, StatePartition, int | None], int]
 """Counts the rows of a partition that were last updated after a time."""
 
 
-def create(services: Services, request: SavepointRequest, count: Count = counted_rows) -> Savepoint:
-    """Copy a checkpoint with all of its files to a folder of its own.
+def _always(session: Session) -> None:
+    """Raise nothing: whoever asks for a savepoint gets one."""
+
+
+def create(
+    services: Services, request: SavepointRequest, count: Count = counted_rows, guard: Guard = _always
+) -> Savepoint:
+    """Copy a checkpoint with all of its files to a folder of its own, unless `guard` raises as its number is taken.
 
     Raises Misconfigured if there is no such checkpoint, or the folder is taken; Retryable if a store does not answer:
     then nothing is left in the folder. If the ledger does not answer when all is written, the savepoint exists, and the
@@ -151,13 +159,13 @@ def create(services: Services, request: SavepointRequest, count: Count = counted
         return made
     for _ in range(ROUNDS - 1):
         try:
-            return _create(services, request, count)
+            return _create(services, request, count, guard)
         except _NumberTaken:
             continue
         except NotThere:
             if request.checkpoint is not None:
                 raise
-    return _create(services, request, count)
+    return _create(services, request, count, guard)
 
 
 def _made_by_earlier_try(services: Services, request: SavepointRequest) -> Savepoint | None:
@@ -179,19 +187,25 @@ class _NumberTaken(Conflict):
     """Another command took the number in whose folder the savepoint was to be."""
 
 
-def _create(services: Services, request: SavepointRequest, count: Count) -> Savepoint:
+def _create(services: Services, request: SavepointRequest, count: Count, guard: Guard) -> Savepoint:
     with services.ledger.transaction() as session:
         row = checkpoint_to_save(session, request)
         number = next_number(session, request.dataflow)
     source = read_checkpoint(services, request.dataflow, row.number)
     source = replace(source, checkpoint=_counted(source, count))
     folder = _folder(services, request, number)
-    require_free(folder)
+    try:
+        require_free(folder)
+    except Misconfigured:
+        with services.ledger.transaction() as session:
+            _require_next(session, request, number)  # else it is that of the savepoint which has this number
+        raise
     now = services.now()
     savepoint, copies = as_savepoint(source.checkpoint, number, _attempt_of(services, request), now.isoformat())
+    savepoint = replace(savepoint, kind=request.kind)
     with services.ledger.transaction(request.dataflow) as session:
-        if next_number(session, request.dataflow) != number:
-            raise _NumberTaken.of("snapshots.number_taken", number=number, dataflow=request.dataflow)
+        _require_next(session, request, number)
+        guard(session)
         if not is_retained_now(session, source):
             raise NotThere.of("snapshots.subsumed_meanwhile", source=source)
         entered = enter_checkpoint(session, savepoint, row.content, now, folder.url)
@@ -207,6 +221,11 @@ def _create(services: Services, request: SavepointRequest, count: Count) -> Save
         _undo(services, entered, folder)
         raise
     return _completed(services, entered, folder)
+
+
+def _require_next(session: Session, request: SavepointRequest, number: int) -> None:
+    if next_number(session, request.dataflow) != number:
+        raise _NumberTaken.of("snapshots.number_taken", number=number, dataflow=request.dataflow)
 
 
 def _attempt_of(services: Services, request: SavepointRequest) -> AttemptId:
@@ -442,13 +461,17 @@ def drop(services: Services, dataflow: str, name: str) -> Savepoint:
     if len(wanted) != 1:
         known = ", ".join(f"{number} ({url})" for number, url in urls.items()) or "none"
         raise Misconfigured.of("snapshots.savepoint_unknown", dataflow=dataflow, name=name, known=known)
-    row = wanted[0]
+    return drop_row(services, wanted[0])
+
+
+def drop_row(services: Services, row: CheckpointRow) -> Savepoint:
+    """Delete the savepoint of a row, also if another process does so. Raises Misconfigured, Conflict or Retryable."""
     drop_files(folder_of_savepoint(services, row), row)
     services.store_id()  # else the folder looks empty because the disk is not mounted
-    with services.ledger.transaction(dataflow) as session:
-        present = checkpoint_row(session, dataflow, row.number)
+    with services.ledger.transaction(row.dataflow) as session:
+        present = checkpoint_row(session, row.dataflow, row.number)
         if present is None:
-            raise Conflict.of("snapshots.savepoint_gone", number=row.number, dataflow=dataflow)
+            raise Conflict.of("snapshots.savepoint_gone", number=row.number, dataflow=row.dataflow)
         if present.status == CheckpointStatus.PENDING.value:
             abandon(session, present, services.now())
         present.deleted_at = services.now()

@@ -170,6 +170,7 @@ class SavepointContent:
 
     dataflow: str
     number: int
+    kind: str
     epoch: str
     status: str
     folder: str
@@ -186,6 +187,7 @@ def content_of(savepoint: Checkpoint, folder: str) -> SavepointContent:
     return taken(
         SavepointContent,
         savepoint,
+        kind=savepoint.kind.value,
         status=CheckpointStatus.COMPLETED.value,  # one without a manifest is an error
         folder=folder,
         bytes=savepoint.full_bytes,

@@ -13,6 +13,7 @@ from weir.telemetry.gauges import gauges_everywhere
 from weir.upkeep import (
     CLEARS,
     look_for_late_files_everywhere,
+    maintain_savepoints_everywhere,
     release_and_deliver,
     scrub_everywhere,
     sweep_everywhere,
@@ -68,6 +69,12 @@ def scrub_results(log: Log) -> dict[str, Any]:
     """Read a share of all stored results again, and have those recomputed that are damaged and needed."""
     with TaskContext.open() as task_context:
         return _report(scrub_everywhere(task_context.services, task_context.airflow), log)
+
+
+def create_savepoints(log: Log) -> dict[str, Any]:
+    """Create the automatic savepoints that are due, and drop the old ones."""
+    with TaskContext.open() as task_context:
+        return _report(maintain_savepoints_everywhere(task_context.services), log)
 
 
 def look_for_late_files(log: Log) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Weir's housekeeping: every three minutes pending clears and releases, every hour sweep, scrub and late files.
+"""Weir's housekeeping: every three minutes clears and releases, every hour sweep, scrub, savepoints and late files.
 
 The tasks of a DAG are independent of each other: where one fails, the others still run, and the DagRun fails. Beside it
 is the DAG whose runs are requests from Weir's pages.
@@ -73,6 +73,13 @@ with DAG(
         return scrub(log)
 
     @task(retries=0)  # type: ignore[untyped-decorator]
+    def create_savepoints() -> dict[str, Any]:
+        """Create automatic savepoints; the next run creates what could not be created."""
+        from weir_airflow.tasks.upkeep import create_savepoints as create  # noqa: PLC0415  imports the ledger
+
+        return create(log)
+
+    @task(retries=0)  # type: ignore[untyped-decorator]
     def look_for_late_files() -> dict[str, Any]:
         """List again what sources have read that ask for it; the next run lists what could not be listed."""
         from weir_airflow.tasks.upkeep import look_for_late_files as look  # noqa: PLC0415  imports the ledger
@@ -81,6 +88,7 @@ with DAG(
 
     sweep_store()
     scrub_results()
+    create_savepoints()
     look_for_late_files()
 
 

@@ -13,8 +13,9 @@ from tests.simulator.store import URL
 
 from weir.formats.checkpoint import Checkpoint, fingerprint
 from weir.formats.codec import from_json
-from weir.formats.paths import checkpoint_path, checkpoints_folder, folder_of
+from weir.formats.paths import checkpoint_path, checkpoints_folder, folder_of, name_of
 from weir.formats.savepoint import SAVEPOINT
+from weir.snapshots.savepoint import CLAIM
 from weir.topology.regions import PartitionId
 
 Key = tuple[str, int]
@@ -46,9 +47,15 @@ class Snapshot(NamedTuple):
         return self.folder != ""
 
     @property
+    def is_automatic(self) -> bool:
+        """Report whether it is a savepoint that upkeep has made, and not a person."""
+        return self.kind == "automatic"
+
+    @property
     def is_listed(self) -> bool:
         """Report whether it is complete, and neither subsumed nor deleted: one of those that retention counts."""
-        return self.status == "completed" and self.subsumed_at is None and self.deleted_at is None
+        is_there = self.status == "completed" and self.subsumed_at is None and self.deleted_at is None
+        return is_there and not self.is_automatic
 
     @property
     def is_retained(self) -> bool:
@@ -106,10 +113,17 @@ class Snapshots:
                 return f"checkpoint {each.number} is of it"
         return None
 
-    def why_kept(self, path: str) -> str | None:
-        """Return which retained checkpoint or complete savepoint a file belongs to."""
+    def automatic(self, dataflow: str) -> list[Snapshot]:
+        """Return the automatic savepoints of a dataflow that are there, oldest epoch first."""
+        found = [row for row in self.known.values() if row.is_automatic and row.is_usable and row.dataflow == dataflow]
+        return sorted(found, key=lambda row: (row.epoch, row.number))
+
+    def why_kept(self, path: str, most: int) -> str | None:
+        """Return which retained checkpoint or complete savepoint, of automatic ones the newest, a file belongs to."""
         for row in self.known.values():
-            if row.is_savepoint and row.is_usable and f"{URL}/{path}".startswith(f"{row.folder}/"):
+            is_old = row.is_automatic and row not in self.automatic(row.dataflow)[-most:]
+            is_of = f"{URL}/{path}".startswith(f"{row.folder}/") and name_of(path) != CLAIM
+            if row.is_savepoint and row.is_usable and is_of and not is_old:
                 return f"it is of savepoint {row.number}"
         for each in self.retained():
             folders = {result.folder for result in each.results}

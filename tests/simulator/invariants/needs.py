@@ -191,7 +191,7 @@ def is_in_use(history: History, path: str) -> str | None:
         return "a source has given it"
     if history.published.holds(folder) or history.published.may_be_read(path, history.latest()):
         return "it is published"
-    why = history.snapshots.why_kept(path) or _whose_state(history, path)
+    why = history.snapshots.why_kept(path, history.flow.retained_savepoints) or _whose_state(history, path)
     if why is not None:
         return why
     for result in history.ledger.results.values():

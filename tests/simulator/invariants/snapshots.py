@@ -93,6 +93,7 @@ def unfinished(history: History) -> Iterator[str]:
             yield f"{row.folder} is left"
         if row.is_retained and newest[row.run] != row:
             yield f"checkpoint {row.number} of {row.run} is retained beside {newest[row.run].number}"
+    yield from _automatic(history)
     for row in newest.values():
         yield from _other_content(history, row)
     # A run of which no task has begun is that of a queued DagRun, which is known since a later day had begun.
@@ -100,6 +101,20 @@ def unfinished(history: History) -> Iterator[str]:
     last = max((run for run in begun if history.epochs.is_pinned(run)), default=None)
     if history.flow.keeps_state and last is not None and last not in newest and not _is_subsumed(history, last):
         yield f"{last} has no checkpoint"
+
+
+def _automatic(history: History) -> Iterator[str]:
+    """Yield automatic savepoints that are too many, or none where enough epochs were closed."""
+    flow = history.flow
+    there = history.snapshots.automatic(flow.name)
+    if flow.savepoint_every is None:
+        return
+    if len(there) > flow.retained_savepoints:
+        yield f"there are the automatic savepoints {[row.number for row in there]}"
+    closed = [run for run, row in history.ledger.runs().items() if row.closed_at and dataflow_of(run) == flow.name]
+    is_due = len(closed) >= flow.savepoint_every and history.snapshots.completed.issuperset(closed)
+    if is_due and not there and not history.damaged:
+        yield f"there is no automatic savepoint, and {len(closed)} epochs are closed"
 
 
 def _is_subsumed(history: History, run: str) -> bool:

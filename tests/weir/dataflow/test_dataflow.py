@@ -142,6 +142,8 @@ def test_a_record_is_written_as_the_golden_file_is():
         failover="individual",
         consumers="always",
         keep="2 runs",
+        savepoint_every=30,
+        retained_savepoints=2,
         on_reprocess="mark",
         reuse="equal",
         notify=[callback("alerts:tell", kinds=["person_needed"], channel="#ops"), webhook("ops_http", "/weir")],
@@ -150,6 +152,18 @@ def test_a_record_is_written_as_the_golden_file_is():
     written = json.loads((GOLDEN / "dataflow-v1.json").read_text())
     assert flow.to_json() == written
     assert Dataflow.from_json(written) == flow
+
+
+@pytest.mark.parametrize("given", [0, -1, "3", True, 1.0], ids=str)
+@pytest.mark.parametrize("what", ["retained_checkpoints", "savepoint_every", "retained_savepoints"])
+def test_a_number_of_snapshots_is_a_whole_number_of_at_least_one(what, given):
+    with pytest.raises(Misconfigured, check=of_kind("dataflow.count_wrong", name="flow", what=what)):
+        Dataflow("flow", [source("a", "p:a"), sink("a", "out")], **{what: given})
+
+
+def test_savepoints_of_a_dataflow_without_state_are_refused():
+    with pytest.raises(Misconfigured, check=of_kind("dataflow.nothing_to_save", name="flow", every="30")):
+        Dataflow("flow", [source("a", "p:a"), sink("a", "out")], savepoint_every=30)
 
 
 @pytest.mark.parametrize("given", [6, "6 hours", True, timedelta(), timedelta(hours=-1), timedelta.max], ids=str)

@@ -16,6 +16,7 @@ from weir.cli.tables import key, number, print_line, size, text, value
 from weir.code.generation_rules import short
 from weir.environment import opened_services
 from weir.errors import Misconfigured
+from weir.formats.checkpoint import SnapshotKind
 from weir.snapshots.savepoint import SavepointRequest, displaced, savepoints, tidy
 from weir.snapshots.savepoint import create as create_savepoint
 from weir.snapshots.savepoint import drop as drop_savepoint
@@ -68,7 +69,8 @@ def list_(dataflow: OnlyDataflow = None, as_json: AsJson = False) -> None:
 _SAVEPOINTS = Listing(
     "savepoints",
     (
-        *(key("epoch"), key("dataflow"), key("number"), value("status"), number("files"), size("bytes")),
+        *(key("epoch"), key("dataflow"), key("number"), value("kind"), value("status")),
+        *(number("files"), size("bytes")),
         *(value("made", lambda row: row.completed_at or "-"), value("folder")),
     ),
     "There is no savepoint: `weir savepoint create DATAFLOW` makes one of the newest checkpoint.",
@@ -88,7 +90,7 @@ def show(dataflow: DataflowName, savepoint: SavepointName, as_json: AsJson = Fal
     print_line(
         f"Savepoint {content.number} of {content.dataflow} at {content.folder}: the state at the end of epoch "
         f"{content.epoch}, made {content.completed_at}, {content.files} file(s), {format_size(content.bytes)}, "
-        f"{content.status}"
+        f"{content.status}{', automatic' if content.kind == SnapshotKind.AUTOMATIC.value else ''}"
     )
     for state in content.states:
         print_line(f"  state {state.name} of stage {state.stage}: {state.rows} row(s), {state.subtasks} subtask(s)")

@@ -48,7 +48,7 @@ ADDRESS = Text().with_variant(String(250), "sqlite")
 """Of any length: a Spark master may be a list of hosts. SQLite's texts have no length."""
 
 
-def taken(kind: type[V], row: Any, **others: Any) -> V:
+def taken(kind: type[V], row: Any, /, **others: Any) -> V:
     """Return a value with these fields, and all others as the row has them, whose columns have their names."""
     names = (each.name for each in fields(kind) if each.name not in others)  # type: ignore[arg-type]
     return kind(**{name: getattr(row, name) for name in names}, **others)

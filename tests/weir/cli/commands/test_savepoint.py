@@ -11,6 +11,7 @@ from tests.weir.restoring import EPOCHS, aircraft, keep_savepoints, run_days, sp
 from tests.weir.small_dataflow import Saved, World
 
 from weir.errors import Misconfigured
+from weir.snapshots.automatic import maintain_savepoints
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,21 @@ def test_a_savepoint_is_made_listed_shown_and_dropped(days):
     assert "state history of stage aircraft: " in typed("savepoint", "show", "ladder", "3")
     assert "Savepoint 3 of ladder is deleted" in typed("savepoint", "drop", "ladder", "3")
     assert json.loads(typed("savepoint", "list", "--json"))["savepoints"] == []
+
+
+def test_an_automatic_one_is_listed_and_shown_as_such(days):
+    days.airflow.deploy(aircraft(savepoint_every=3))
+    run_days(days.airflow, 3)
+    maintain_savepoints(days.services, "ladder")
+    typed("savepoint", "create", "ladder")
+    listed = json.loads(typed("savepoint", "list", "--json"))["savepoints"]
+    assert [(each["number"], each["kind"]) for each in listed] == [(4, "automatic"), (5, "savepoint")]
+    assert "automatic" in typed("savepoint", "list", "ladder")
+    assert "automatic" in typed("checkpoints", "ladder")
+    assert ", completed, automatic" in typed("savepoint", "show", "ladder", "4")
+    assert json.loads(typed("savepoint", "show", "ladder", "4", "--json"))["savepoint"]["kind"] == "automatic"
+    assert "Would restore savepoint 4" in typed("restore", "ladder", "4", "--dry-run")
+    assert "Savepoint 4 of ladder is deleted" in typed("savepoint", "drop", "ladder", "4")
 
 
 def test_what_it_means_for_checkpoints_is_told_with_what_keeps_them(days):
