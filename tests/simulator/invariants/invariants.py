@@ -178,15 +178,30 @@ def what_is_called_lost_was_harmed(history: History) -> Iterator[str]:
 
 
 def only_finished_and_valid_inputs_are_read(history: History) -> Iterator[str]:
-    """Invariant 3: the inputs that a begin leases are finished and valid at that instant."""
+    """Invariant 3: the inputs that a begin leases are finished and valid at that instant.
+
+    What a task is to take, which is of its own stages, was made of the same: whether it is out of date in its run, does
+    not matter.
+    """
     ledger = history.ledger
     for lease in ledger.new_leases:
         result = ledger.results[lease.result]
         if lease.holder not in ledger.attempts:
             continue  # a person may read any available result
-        if not result.is_current or not ledger.is_good(result.partition):
+        is_to_take = result.is_current and result.state == "finished" and _is_to_take(history, lease.holder, result)
+        if not is_to_take and not (result.is_current and ledger.is_good(result.partition)):
             valid = "valid" if ledger.is_valid(result.partition) else "not valid"
             yield f"{lease.holder} reads {_shown(result)}, which is {result.state}, {valid}"
+
+
+def _is_to_take(history: History, holder: str, result: Result) -> bool:
+    """Report whether a leased result is no input of an attempt, but of one of the stages that it computes."""
+    run, region = history.ledger.attempts[holder].run_region
+    if region == CLOSE:
+        return False
+    own = {(each.stage, each.subtask, each.layout) for each in history.topology_of(run).outputs(region)}
+    is_own = (result.stage, result.partition.id.subtask, result.partition.id.layout) in own
+    return is_own and result.partition not in history.epochs.inputs_of((run, region))
 
 
 def a_valid_result_is_what_its_inputs_give(history: History) -> Iterator[str]:
