@@ -615,8 +615,8 @@ _OF_DATASETS: Final = (
     _fault(
         "a-wait-for-a-data-set-is-over",
         f"{ATTEMPTS}waiting",
-        "if awaits_range(session, run, region) or awaits_dataset(session, run, state, region):",
-        "if awaits_range(session, run, region):",
+        "            or awaits_dataset(session, run, state, region)\n",
+        "",
         "A task that waits for another dataflow is started again and again.",
     ),
     _fault(

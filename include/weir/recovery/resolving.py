@@ -139,6 +139,8 @@ def await_shadowed(services: Services, registered: Registered) -> Awaiting | Non
 
     Raises Misconfigured where that is of another interval.
     """
+    if not registered.run.dataflow.shadow_of:
+        return None
     with services.ledger.transaction() as session:
         if not awaits_shadowed(session, registered.run):
             return None

@@ -122,7 +122,7 @@ def test_two_runs_are_compared_result_by_result(environment, server):
 
 def test_the_page_shows_what_the_command_prints(environment, server):
     page = (Path(__file__).parents[3] / "docs" / "compare.md").read_text()
-    [(words, picture)] = re.findall(r"(?s)```\n\$ weir (compare .*?)\n(.*?)```", page)
+    [(words, picture)] = re.findall(r"(?s)```\n\$ weir (compare trips@.*?)\n(.*?)```", page)
     done = invoked(*words.split(), "--remote", server.url)
     assert (done.exit_code, done.stdout) == (1, picture)
 
