@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 from tests.messages.kinds import of_kind
 from tests.weir.command_line import invoked, reach, typed, use
-from tests.weir.restoring import EPOCHS, aircraft, run_days
+from tests.weir.restoring import EPOCHS, aircraft, go_on, run_days, states_of
 from tests.weir.small_dataflow import World
 
 from weir.assembly import coordinator_of
@@ -179,6 +179,25 @@ def test_more_losses_than_the_largest_plan_allows_are_left_to_a_person(tmp_path)
     settle(world)
     assert {run for run, number in tries(world).items() if number > tried[run]} == {RUNS[4]}
     assert "failed" in world.airflow.states().values()
+
+
+def test_what_a_person_has_restored_is_not_made_again(tmp_path):
+    world = World(tmp_path, aircraft(**AUTOMATIC))
+    run_days(world.airflow, 1, 2)
+    saved, good = create(world.services, SavepointRequest("ladder")), states_of(world, 2)
+    world.content["flights"] = "wrong rows of day 2"
+    world.airflow.clear_run_by_hand("scheduled__2013-01-02")
+    world.airflow.run_until_quiet()
+    del world.content["flights"]
+    restore(world.services, RestoreRequest("ladder", str(saved.number)))
+    go_on(world)
+    run_days(world.airflow, 3, 4, 5)
+    world.airflow.release("ladder")
+    last = states_of(world, 5)
+    world.airflow.clear_by_hand("scheduled__2013-01-03", "aircraft-known", 0)
+    settle(world)
+    assert "failed" in world.airflow.states().values()
+    assert (states_of(world, 2), states_of(world, 5)) == (good, last)
 
 
 def test_it_is_declared_by_a_word():

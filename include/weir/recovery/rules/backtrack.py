@@ -81,16 +81,17 @@ def known_loss(state: RunState, partition: PartitionId, reader: RegionId | None 
 def is_expired(state: RunState, partition: PartitionId) -> bool:
     """Report whether Weir does not recompute a result: one that a person has put in its place, or a released state.
 
-    A released state is recomputed where the dataflow has it replayed.
+    A released state is recomputed where the dataflow has it replayed, but none that a person has restored.
     """
     if not partition.is_of_own_run and not state.earlier[partition.run].has_tasks:
         return True
     result = state.results.get(partition)
-    if result is not None and is_synthetic(result.attempt) and result.fault == Fault.SUSPECTED.value:
+    is_restored = result is not None and is_synthetic(result.attempt)
+    if result is not None and is_restored and result.fault == Fault.SUSPECTED.value:
         return True  # a person has replaced the result of its producer with it
     is_released = result is not None and result.state is PartitionState.RELEASED
     is_state = partition.stage in state.topology_of(partition.run).states
-    is_kept = is_state and state.topology.dataflow.replay is Replay.MANUAL
+    is_kept = is_state and (is_restored or state.topology.dataflow.replay is Replay.MANUAL)
     return is_kept and is_released and state.is_valid(partition)
 
 
