@@ -126,15 +126,15 @@ def opened_pairs(services: Services, wanted: WantedComparison) -> Iterator[Pairs
 
 
 def pairs_of_epochs(services: Services, a: str, b: str) -> list[Pairs] | None:
-    """Pair the results of each epoch that both dataflows have begun, oldest first, by what the ledger knows of them.
+    """Pair the results of each epoch that both dataflows have closed, oldest first, by what the ledger knows of them.
 
     None unless both names are those of dataflows. Raises Misconfigured where no epoch has any result in common.
     """
     with services.ledger.transaction() as session:
         if any(session.get(DataflowRow, each) is None for each in (a, b)):
             return None
-        begun = [{row.epoch for row in runs_of(session, each) if row.pinned is not None} for each in (a, b)]
-        sides = [[_side(session, run_key(of, epoch)) for of in (a, b)] for epoch in sorted(begun[0] & begun[1])]
+        done = [{row.epoch for row in runs_of(session, each) if row.pinned and row.closed_at} for each in (a, b)]
+        sides = [[_side(session, run_key(of, epoch)) for of in (a, b)] for epoch in sorted(done[0] & done[1])]
         found = [_paired(session, one, other, WantedComparison(a=a, b=b)) for one, other in sides]
     if not found:
         raise Misconfigured.of("reading.no_epoch_in_common", a=a, b=b)

@@ -51,7 +51,7 @@ def compare(
 ) -> None:
     """Compare two runs, of one dataflow or of two, or two published versions: columns, rows, and which rows differ.
 
-    Results of the same name are compared; of two dataflows those of all epochs that both have, by what is recorded of
+    Results of the same name are compared; of two dataflows those of all epochs that both have closed, as recorded of
     them. Exit code 0: all that both have are equal. 1: some differ. 2: some could not be compared.
     """
     from weir.cli.programs import own_server  # noqa: PLC0415  pyarrow is slow to import
