@@ -615,8 +615,8 @@ _OF_DATASETS: Final = (
     _fault(
         "a-wait-for-a-data-set-is-over",
         f"{ATTEMPTS}waiting",
-        "            or awaits_dataset(session, run, state, region)\n",
-        "",
+        "if awaits_range(session, run, region) or awaits_dataset(session, run, state, region):",
+        "if awaits_range(session, run, region):",
         "A task that waits for another dataflow is started again and again.",
     ),
     _fault(
@@ -696,7 +696,7 @@ REUSING: Final = (
     _fault(
         "a-state-is-taken-in-another-epoch",
         "include/weir/formats/made_of",
-        '        "epoch of states": job.epoch if _states(job) else "",\n',
+        '        "epoch of states": job.epoch if states else "",\n',
         "",
         "An epoch whose state and inputs are those of the epoch before takes what that has kept.",
     ),

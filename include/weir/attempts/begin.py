@@ -25,9 +25,9 @@ from weir.ledger.attempts import Origin, attempts_of, end
 from weir.ledger.clears import has_clear_missed, is_cleared_for_newest
 from weir.ledger.database.tables import AttemptRow
 from weir.ledger.snapshot import committed_attempt, run_state
-from weir.recovery.datasets import resolve_datasets, with_datasets
+from weir.recovery.datasets import await_shadowed, resolve_datasets, with_datasets
 from weir.recovery.inputs import probe_partitions
-from weir.recovery.resolving import await_shadowed, forget_uncopied, resolve_sources
+from weir.recovery.resolving import forget_uncopied, resolve_sources
 from weir.state.assigned import assigned_states, check_states
 from weir.state.compactions import present_compactions
 from weir.topology.regions import RegionId

@@ -23,7 +23,7 @@ from weir.ledger.runs import Run, run_by_id
 from weir.ledger.snapshot import run_state
 from weir.recovery.datasets import awaits_dataset
 from weir.recovery.inputs import sort_inputs
-from weir.recovery.resolving import awaits_range, awaits_shadowed
+from weir.recovery.resolving import awaits_range
 from weir.recovery.rules.backtrack import is_expired
 from weir.state.checkpoint_order import awaited_predecessor
 from weir.topology.regions import RegionId
@@ -96,11 +96,7 @@ def _waits(session: Session, state_of: _StateOf, row: Any) -> bool:
         run, state = state_of(row.run)
         if region == CLOSE and awaited_predecessor(session, run) is not None:
             return True
-        if (
-            awaits_shadowed(session, run)
-            or awaits_range(session, run, region)
-            or awaits_dataset(session, run, state, region)
-        ):
+        if awaits_range(session, run, region) or awaits_dataset(session, run, state, region):
             return True
         inputs = sort_inputs(state, region)
     except WeirError:

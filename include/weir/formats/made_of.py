@@ -31,7 +31,8 @@ def made_of(job: RegionJob, declared: Sequence[Mapping[str, Any]], digests: Dige
     """
     if job.code is None or any(RULE in digest for found in digests.values() for digest in found):
         return ""
-    if not all(map(_is_known_by_content, job.stages)) or any(map(_is_to_be_counted, _states(job))):
+    states = [read.state for stage in job.stages for read in stage.inputs if read.state is not None]
+    if not all(map(_is_known_by_content, job.stages)) or any(map(_is_to_be_counted, states)):
         return ""
     document = {
         "format": _FORMAT,
@@ -40,8 +41,8 @@ def made_of(job: RegionJob, declared: Sequence[Mapping[str, Any]], digests: Dige
         "parameters": job.parameters,
         "spark": job.spark_conf,
         "read": [_read(stage, digests) for stage in job.stages],
-        "states": [_state(each) for each in _states(job)],
-        "epoch of states": job.epoch if _states(job) else "",
+        "states": [_state(each) for each in states],
+        "epoch of states": job.epoch if states else "",
     }
     return _digest(document)
 
@@ -92,10 +93,6 @@ def _read(stage: StageToRun, digests: Digests) -> dict[str, object]:
         ],
         "outputs": [[output.layout.id, output.digest_version] for output in stage.outputs],
     }
-
-
-def _states(job: RegionJob) -> list[StateToRead]:
-    return [read.state for stage in job.stages for read in stage.inputs if read.state is not None]
 
 
 def _is_to_be_counted(state: StateToRead) -> bool:

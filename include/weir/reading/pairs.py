@@ -133,8 +133,8 @@ def pairs_of_epochs(services: Services, a: str, b: str) -> list[Pairs] | None:
     with services.ledger.transaction() as session:
         if any(session.get(DataflowRow, each) is None for each in (a, b)):
             return None
-        done = [{row.epoch for row in runs_of(session, each) if row.pinned and row.closed_at} for each in (a, b)]
-        sides = [[_side(session, run_key(of, epoch)) for of in (a, b)] for epoch in sorted(done[0] & done[1])]
+        done = [{row.epoch: row for row in runs_of(session, of) if row.pinned and row.closed_at} for of in (a, b)]
+        sides = [[_of_run(session, rows[epoch]) for rows in done] for epoch in sorted(done[0].keys() & done[1].keys())]
         found = [_paired(session, one, other, WantedComparison(a=a, b=b)) for one, other in sides]
     if not found:
         raise Misconfigured.of("reading.no_epoch_in_common", a=a, b=b)
@@ -159,20 +159,25 @@ class _Side:
         return written_stages(self.run.topology)
 
 
+def _of_run(session: Session, row: RunRow) -> _Side:
+    run = run_by_id(session, row.id)
+    return _Side(row, run, run_state(session, run))
+
+
 def _side(session: Session, name: str) -> _Side:
     """Find what a person names. Raises Misconfigured for what is not known, and for a run that has not begun."""
     found = None if run_if_known(session, name) is not None else _DATASET.fullmatch(name)
     row = named_run(session, name if found is None else run_key(found["dataflow"], found["epoch"]))
     if row.pinned is None:
         raise Misconfigured.of("reading.run_not_begun", row_id=row.id, run_id=row.run_id)
-    run = run_by_id(session, row.id)
-    state = run_state(session, run)
+    side = _of_run(session, row)
     if found is None:
-        return _Side(row, run, state)
+        return side
+    run = side.run
     require_written(row, run.topology, found["sink"])
     if found["sink"] not in run.topology.sinks:
         raise Misconfigured.of("reading.stage_is_no_sink", stage=found["sink"], run=row.id, sinks=run.topology.sinks)
-    return _Side(row, run, state, found["sink"], None if found["version"] is None else int(found["version"]))
+    return replace(side, sink=found["sink"], version=None if found["version"] is None else int(found["version"]))
 
 
 def _names(

@@ -1,5 +1,7 @@
 """What a run reads of other dataflows: which epochs, under which leases, and what happens where one is gone.
 
+A shadow reads nothing of the dataflow that it runs beside, and waits for each of its epochs.
+
 Invariants:
 - The epochs that an input reads are decided once in a run, by intervals and never by the clock.
 - No transaction locks two dataflows. What is published is leased under the lock of its own dataflow, and compared in
@@ -234,7 +236,12 @@ def _require_no_cycle(session: Session, run: Run) -> None:
 
 
 def awaits_dataset(session: Session, run: Run, state: RunState, region: RegionId) -> bool:
-    """Report whether a task waits for what another dataflow has to publish, as far as the ledger tells."""
+    """Report whether a task waits for what another dataflow has to publish or close, as far as the ledger tells.
+
+    Raises Misconfigured as a begin does.
+    """
+    if _awaits_shadowed(session, run):
+        return True
     wanted = _declared(run, region)
     if not wanted:
         return False
@@ -243,6 +250,41 @@ def awaits_dataset(session: Session, run: Run, state: RunState, region: RegionId
         return True
     parts = (each for read in state.dataset_inputs(region) for each in read.partitions)
     return any(state.published[each].state is not PartitionState.FINISHED for each in parts)
+
+
+# Shadows
+
+
+def await_shadowed(services: Services, registered: Registered) -> Awaiting | None:
+    """Wait until the epoch is closed that a shadow runs beside; None where it is, or the dataflow is no shadow.
+
+    Raises Misconfigured where that is of another interval.
+    """
+    shadowed = shadowed_run(registered.run)
+    if shadowed is None:
+        return None
+    with services.ledger.transaction() as session:
+        if not _awaits_shadowed(session, registered.run):
+            return None
+    reason = Message("recovery.shadowed_awaited", run=shadowed)
+    return _wait(services, registered, [(registered.run.dataflow.shadow_of, reason)])
+
+
+def shadowed_run(run: Run) -> RunId | None:
+    """Return the run that the run of a shadow is beside; None for the run of any other dataflow."""
+    return run_key(run.dataflow.shadow_of, run.epoch) if run.dataflow.shadow_of else None
+
+
+def _awaits_shadowed(session: Session, run: Run) -> bool:
+    shadowed = shadowed_run(run)
+    if shadowed is None:
+        return False
+    row = session.get(RunRow, shadowed)
+    if row is None:
+        return True
+    if (row.interval_start, row.interval_end) != run.interval:
+        raise Misconfigured.of("recovery.shadowed_of_other_interval", run=run.id, shadowed=shadowed)
+    return row.closed_at is None and row.expired_at is None
 
 
 # Leases on what is published

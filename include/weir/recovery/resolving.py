@@ -29,10 +29,11 @@ from weir.execution.run_state import CLOSE
 from weir.formats.run_record import RecordedRange
 from weir.intervals import interval_of
 from weir.ledger.database.tables import AttemptRow, RunRow
-from weir.ledger.runs import Run, run_by_id, run_key, topology_of
+from weir.ledger.runs import Run, run_by_id, topology_of
 from weir.ledger.sources import Before, before, fix_range, fix_splits, forget_unread_splits, range_of, splits_of
 from weir.recovery.awaiting import awaited_status, require_running, wait_for
-from weir.topology.ids import RunId, RunRef
+from weir.recovery.datasets import shadowed_run
+from weir.topology.ids import RunRef
 from weir.topology.regions import RegionId, Topology
 
 SplitsOf = Callable[[Services, Run, Stage, str], list[Any]]
@@ -131,55 +132,21 @@ def forget_uncopied(services: Services, registered: Registered) -> None:
             forget_unread_splits(session, run, region, registered.attempt.id, free)
 
 
-# Shadows
-
-
-def await_shadowed(services: Services, registered: Registered) -> Awaiting | None:
-    """Wait until the epoch is closed that a shadow runs beside; None where it is, or the dataflow is no shadow.
-
-    Raises Misconfigured where that is of another interval.
-    """
-    if not registered.run.dataflow.shadow_of:
-        return None
-    with services.ledger.transaction() as session:
-        if not awaits_shadowed(session, registered.run):
-            return None
-    reason = Message("recovery.shadowed_awaited", run=_shadowed(registered.run))
-    with services.ledger.transaction(registered.run.dataflow.name) as session:
-        row = require_running(session, registered.attempt.id, "what it reads")
-        found = wait_for(row, reason, registered, services.now())
-        row.awaited = {registered.run.dataflow.shadow_of: str(reason)}
-        return found
-
-
-def awaits_shadowed(session: Session, run: Run) -> bool:
-    """Report whether the run of a shadow waits for that which it runs beside. Raises Misconfigured."""
-    shadowed = _shadowed(run)
-    row = None if shadowed is None else session.get(RunRow, shadowed)
-    if row is not None and (row.interval_start, row.interval_end) != run.interval:
-        raise Misconfigured.of("recovery.shadowed_of_other_interval", run=run.id, shadowed=shadowed)
-    return shadowed is not None and (row is None or (row.closed_at is None and row.expired_at is None))
-
-
-def _shadowed(run: Run) -> RunId | None:
-    return run_key(run.dataflow.shadow_of, run.epoch) if run.dataflow.shadow_of else None
-
-
 def _as_shadowed(services: Services, run: Run, stage: Stage) -> Resolved | None:
     """Return what a source reads in the run that its own is a shadow of; None where that has none declared alike."""
-    shadowed = _shadowed(run)
+    shadowed = shadowed_run(run)
     if shadowed is None:
         return None
     with services.ledger.transaction() as session:
         row = session.get(RunRow, shadowed)
         stages = () if row is None or row.pinned is None else topology_of(row.pinned).dataflow.stages
-        if all(_resolves(each) != _resolves(stage) for each in stages):
+        if _resolves(stage) not in map(_resolves, stages):
             return None
-        going = range_of(session, shadowed, stage.name)
-        splits = splits_of(session, shadowed, stage.name)
-    if not stage.goes_on:
-        return None if splits is None else Resolved(splits, None)
-    return _loaded(services, going)
+        if not stage.goes_on:
+            splits = splits_of(session, shadowed, stage.name)
+            return None if splits is None else Resolved(splits, None)
+        found = range_of(session, shadowed, stage.name)
+    return _loaded(services, found)
 
 
 def _resolves(stage: Stage) -> tuple[object, ...]:

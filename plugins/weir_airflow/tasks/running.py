@@ -74,9 +74,9 @@ def _announce(
     request: BeginRequest,
     new: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    epoch = epoch_of(request.interval[0])
     if declared.flow.shadow_of:
         return
+    epoch = epoch_of(request.interval[0])
     if new and context["dag_run"].partition_key is not None:  # that enters the assets, too
         task.airflow.announce(request.key, declared.flow.name, extras_of(epoch, new))
     elif new:

@@ -525,11 +525,10 @@ def manifests(world, run, stage):
     }
 
 
-def test_where_the_state_before_differs_it_is_computed(tmp_path, monkeypatch):
+def test_where_the_state_before_differs_it_is_computed(tmp_path):
     world = started(tmp_path, with_state())
     next_day(world, 3)
     world.content["seen in 20130102T000000Z"] = "other rows"
-    use(monkeypatch, tmp_path)
     world.airflow.clear_by_hand("scheduled__2013-01-02", "joined", 0)
     world.airflow.engine.computed.clear()
     world.airflow.run_until_quiet()

@@ -61,11 +61,11 @@ def compare(
     wanted = WantedComparison(a=a, b=b, stage=stage, key=columns_of(key_columns), shown=limit)
     with opened_services() as services:
         epochs = pairs_of_epochs(services, a, b)
-    if epochs is not None:
-        _print_epochs([comparison(each, ()) for each in epochs], as_json=as_json)
-    with opened_services() as services, opened_pairs(services, wanted) as pairs:
-        asked = [each.asked for each in pairs.pairs if each.asked is not None]
-        found = comparison(pairs, answers(asked, remote or own_server(os.environ)))
+        if epochs is not None:
+            _print_epochs([comparison(each, ()) for each in epochs], as_json=as_json)
+        with opened_pairs(services, wanted) as pairs:
+            asked = [each.asked for each in pairs.pairs if each.asked is not None]
+            found = comparison(pairs, answers(asked, remote or own_server(os.environ)))
     if as_json:
         print_document(comparison=found)
     else:
@@ -90,14 +90,14 @@ def answers(asked: Sequence[ComparisonToMake], url: str | None) -> Sequence[Answ
 
 def _print_epochs(found: Sequence[Comparison], *, as_json: bool) -> NoReturn:
     """Print how the results of the epochs of two dataflows compare, by their digests, and exit."""
+    unequal = [each for each in found if _exit_code(each)]
     if as_json:
         print_document(epochs=found)
     else:
         print_rows(_EPOCHS, found)
-        if any(each.outcome.value != "equal" for each in found):
-            last = next(each for each in reversed(found) if each.outcome.value != "equal")
-            print_line(f"`weir compare {last.a} {last.b}` shows in which rows and columns.")
-    raise typer.Exit(max((_exit_code(each) for each in found), key=[0, EXIT_NOT_COMPARED, EXIT_DIFFER].index))
+    if unequal and not as_json:
+        print_line(f"`weir compare {unequal[-1].a} {unequal[-1].b}` shows in which rows and columns.")
+    raise typer.Exit(min(map(_exit_code, unequal), default=0))  # that some differ counts more than what is not known
 
 
 def _results(outcome: str) -> Any:

@@ -86,13 +86,14 @@ def is_expired(state: RunState, partition: PartitionId) -> bool:
     if not partition.is_of_own_run and not state.earlier[partition.run].has_tasks:
         return True
     result = state.results.get(partition)
-    is_restored = result is not None and is_synthetic(result.attempt)
-    if result is not None and is_restored and result.fault == Fault.SUSPECTED.value:
+    if result is None:
+        return False
+    is_restored = is_synthetic(result.attempt)
+    if is_restored and result.fault == Fault.SUSPECTED.value:
         return True  # a person has replaced the result of its producer with it
-    is_released = result is not None and result.state is PartitionState.RELEASED
     is_state = partition.stage in state.topology_of(partition.run).states
     is_kept = is_state and (is_restored or state.topology.dataflow.replay is Replay.MANUAL)
-    return is_kept and is_released and state.is_valid(partition)
+    return is_kept and result.state is PartitionState.RELEASED and state.is_valid(partition)
 
 
 def _has_served(state: RunState, partition: PartitionId, reader: RegionId | None) -> bool:
