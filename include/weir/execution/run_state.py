@@ -215,6 +215,8 @@ class RunState:
     """Regions that have failed finally, or are of an earlier run and never began, and that Airflow calls finished."""
     cleared: frozenset[RegionId] = frozenset()
     """Regions that have ended by the ledger, and that Airflow runs again: a person has cleared them."""
+    gone: frozenset[RegionId] = frozenset()
+    """Regions of earlier runs that Airflow does not have any more, as far as it was asked."""
     published: Mapping[PartitionId, CurrentResult] = field(default_factory=dict)
     """What other dataflows have published of the epochs that are read, or were: this is current to their readers."""
     datasets: Mapping[tuple[str, str], tuple[RunRef, ...]] = field(default_factory=dict)

@@ -99,16 +99,27 @@ def awaited_status(services: Services, run: Run, regions: Iterable[RegionId], cl
 def still_to_run(services: Services, run: Run, regions: Collection[RegionId], clearer: Clearer) -> frozenset[RegionId]:
     """Return those regions that Airflow runs, or will run, whether or not the ledger knows: a person may have cleared.
 
+    Raises Retryable or Misconfigured as `states_in_airflow` does.
+    """
+    states = states_in_airflow(services, run, regions, clearer)
+    return frozenset(region for region, state in states.items() if state not in FINAL)
+
+
+def states_in_airflow(
+    services: Services, run: Run, regions: Collection[RegionId], clearer: Clearer
+) -> dict[RegionId, str | None]:
+    """Return Airflow's states of the task instances of regions, except of runs that no DagRun computes.
+
     Raises Retryable or Misconfigured as the clearer does, which is not asked about nothing.
     """
     if not regions:
-        return frozenset()
+        return {}
     with services.ledger.transaction() as session:
         asked = [_asked(session, run, region) for region in sorted(regions)]
     asked = [each for each in asked if each.run.has_dag_run]
     answers = clearer.inspect([each.item for each in asked])
     answers = as_airflow_makes_them(clearer, [each.wanted for each in asked], answers)
-    return frozenset(each.region for each, answer in zip(asked, answers, strict=True) if answer.state not in FINAL)
+    return {each.region: answer.state for each, answer in zip(asked, answers, strict=True)}
 
 
 def require_running(session: Session, attempt: str, resolved: str) -> AttemptRow:

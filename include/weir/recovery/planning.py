@@ -5,7 +5,7 @@ Invariant 5: a failure and `weir plan` decide by the same function over the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
@@ -14,6 +14,8 @@ from weir.code.generation_rules import Generation
 from weir.coordination.airflow import Clearer
 from weir.coordination.services import Services
 from weir.errors import Conflict, Fault, Loss
+from weir.execution.airflow_words import FINAL, MISSING, NOT_IN_AIRFLOW, run_again
+from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, MissingContext, RegionState, RunState
 from weir.ledger.checkpoints import restorable, what_is_kept
 from weir.ledger.code import generations_of
@@ -22,19 +24,18 @@ from weir.ledger.restores import last_restore
 from weir.ledger.results import not_deterministic_regions
 from weir.ledger.runs import Run, epoch_of_run, has_later, run_by_id, runs_of
 from weir.ledger.snapshot import LoadedRun, readers_in_other_runs, run_state
-from weir.recovery.awaiting import still_to_run
+from weir.recovery.awaiting import states_in_airflow
 from weir.recovery.failovers import costs_of
 from weir.recovery.inputs import probe_partitions
 from weir.recovery.rules.backtrack import Occasion, known_loss
 from weir.recovery.rules.consumers import LaterReaders
 from weir.recovery.rules.decision import Failure, NeedsProbe, decide
-from weir.recovery.rules.plan import WITH_CODE, ExpiredState, Plan
+from weir.recovery.rules.plan import WITH_CODE, ExpiredState, Plan, StepKind
 from weir.recovery.rules.staleness import clears_later_epochs
 from weir.topology.ids import OWN_RUN, RunRef
 from weir.topology.regions import PartitionId, RegionId
 
 _STAYS = "What it had is valid, and stays: to keep it, mark this task a success in Airflow, and clear weir_close"
-
 ROUNDS = 20
 """How often a run may change during planning before it raises Conflict."""
 
@@ -43,18 +44,20 @@ ROUNDS = 20
 class Decided:
     """A decision, the state of the run that it was taken over, and the losses that hold in it.
 
-    `expired` are the regions that would have to run and that Weir does not clear, since their states are expired.
+    `expired` are the regions that would have to run and that Weir does not clear, since their states are expired;
+    `replayed` those of earlier runs that it clears, to compute what was released.
     """
 
     state: RunState
     failure: Failure
     answer: Plan | NeedsProbe
     expired: frozenset[RegionId] = frozenset()
+    replayed: frozenset[RegionId] = frozenset()
 
     @property
     def unasked(self) -> frozenset[RegionId]:
-        """The expired ones about which Airflow was not asked."""
-        return self.expired - self.failure.runs_again.keys()
+        """Those about which Airflow was not asked."""
+        return (self.expired - self.failure.runs_again.keys()) | (self.replayed - self.failure.exists.keys())
 
 
 def decide_now(session: Session, run: Run, failure: Failure) -> Decided:
@@ -73,8 +76,9 @@ def decide_now(session: Session, run: Run, failure: Failure) -> Decided:
                 raise
             context.add(missing.run)
             continue
-        expired = frozenset[RegionId]()
+        expired, replayed = frozenset[RegionId](), frozenset[RegionId]()
         if isinstance(answer, Plan):
+            replayed = frozenset(_replayed(state, answer))
             expired = expired if answer.expired is None else answer.expired.producers
             runs = {run.id, *state.earlier}
             regions = {step.region for step in answer.steps} | ({answer.failed} if answer.failed else set())
@@ -83,7 +87,16 @@ def decide_now(session: Session, run: Run, failure: Failure) -> Decided:
             answer = answer.with_code(_code_of(session, run, answer))
             by_person = failure.cleared if failure.occasion is Occasion.QUESTION else ()
             answer = _with_way_out(session, run, state, answer, by_person)
-        return Decided(state, present, answer, expired)
+        return Decided(state, present, answer, expired, replayed)
+
+
+def _replayed(state: RunState, plan: Plan) -> Iterator[RegionId]:
+    """Yield the regions of earlier runs that a plan restarts, and of whose states one was released."""
+    for region in (each.region for each in plan.of(StepKind.RERUN) if not each.region.is_of_own_run):
+        states = state.topology_of(region.run).states
+        results = (state.results.get(each) for each in state.outputs(region) if each.stage in states)
+        if any(each is not None and each.state is PartitionState.RELEASED for each in results):
+            yield region
 
 
 def _code_of(session: Session, run: Run, plan: Plan) -> dict[RegionId, Generation]:
@@ -118,6 +131,9 @@ def _way_out(session: Session, run: Run, expired: ExpiredState) -> str:
     dataflow, epoch, reader = run.dataflow.name, epoch_of_run(expired.run), epoch_of_run(expired.reader)
     restored = last_restore(session, dataflow, epoch) if expired.is_suspected else None
     failed = restored.number if restored is not None and restored.origin == dataflow else None
+    if expired.is_gone:
+        row = session.get_one(RunRow, expired.run)
+        return f"{run_again(row.dag_id, row.interval_start)} computes {row.id} again. Then clear this task"
     helping = [
         row
         for row in restorable(session, dataflow)
@@ -150,17 +166,22 @@ def with_answers(
 ) -> Failure:
     """Return the failure with the answers that the decision needs: of the store about results, or of Airflow.
 
-    Airflow, if it can be asked, tells whether a person has cleared producers of expired states. Raises Retryable where
-    the store or Airflow does not answer, and Misconfigured where Airflow refuses to.
+    Airflow, if it can be asked, tells whether a person has cleared producers of expired states, and whether it has
+    those that compute released ones again. Raises Retryable where the store or Airflow does not answer, and
+    Misconfigured where Airflow refuses to.
     """
     before = decided.failure
     if isinstance(decided.answer, NeedsProbe):
         probed = probe_partitions(services, store_id, decided.state, decided.answer.partitions)
         intact = before.intact | frozenset(probed.manifests)
         return replace(before, losses={**before.losses, **probed.losses}, intact=intact)
-    unasked = decided.unasked
-    cleared = () if airflow is None else still_to_run(services, run, unasked, airflow())
-    return replace(before, runs_again={**before.runs_again, **{each: each in cleared for each in unasked}})
+    states = {} if airflow is None else states_in_airflow(services, run, decided.unasked, airflow())
+    expired, replayed = decided.expired & decided.unasked, decided.replayed & decided.unasked
+    return replace(
+        before,
+        runs_again=before.runs_again | {each: states.get(each, MISSING) not in FINAL for each in expired},
+        exists=before.exists | {each: states.get(each) not in NOT_IN_AIRFLOW for each in replayed},
+    )
 
 
 def plan_by_looking(
@@ -204,7 +225,8 @@ def _state(
         or (losses[partition].fault is Fault.NEVER_COMMITTED and not state.region(region).newest_try)
     )
     cleared = (region for region, runs_again in failure.runs_again.items() if runs_again)
-    return replace(state, void=frozenset(void), cleared=frozenset(cleared))
+    gone = (region for region, exists in failure.exists.items() if not exists)
+    return replace(state, void=frozenset(void), cleared=frozenset(cleared), gone=frozenset(gone))
 
 
 def _still_true(state: RunState, losses: Mapping[PartitionId, Loss]) -> dict[PartitionId, Loss]:

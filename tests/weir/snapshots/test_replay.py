@@ -15,6 +15,7 @@ from weir.dataflow import Dataflow, Replay
 from weir.errors import Misconfigured, Retryable
 from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
 from weir.restarts.recovery_settings import RecoverySettings
+from weir.retention.sweep import sweep
 from weir.snapshots.replay import replay, replay_plan
 from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.savepoint import SavepointRequest, create
@@ -198,6 +199,27 @@ def test_what_a_person_has_restored_is_not_made_again(tmp_path):
     settle(world)
     assert "failed" in world.airflow.states().values()
     assert (states_of(world, 2), states_of(world, 5)) == (good, last)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_an_epoch_whose_dag_run_was_deleted_is_run_again_before_what_follows_from_it(tmp_path, is_known):
+    world = World(tmp_path, aircraft(**AUTOMATIC))
+    run_days(world.airflow, *DAYS)
+    before = digests(world)
+    world.airflow.delete("scheduled__2013-01-01")
+    if is_known:
+        sweep(world.services, "ladder", is_full=True, clearer=world.airflow)
+    world.airflow.clear_by_hand("scheduled__2013-01-03", "aircraft-known", 0)
+    settle(world)
+    left = {str(key): state for key, state in world.airflow.states().items() if state != "success"}
+    assert left == {"scheduled__2013-01-03/aircraft-known[0]": "failed"}
+    (told,) = (task.failed_because for task in world.airflow.tasks.values() if task.state == "failed")
+    assert "`weir airflow backfill create --dag-id dag --from-date 2013-01-01T00:00:00+00:00" in told
+    run_days(world.airflow, 1)
+    world.airflow.clear_by_hand("scheduled__2013-01-03", "aircraft-known", 0)
+    settle(world)
+    assert set(world.airflow.states().values()) == {"success"}
+    assert digests(world) == before
 
 
 def test_it_is_declared_by_a_word():

@@ -44,10 +44,14 @@ class Occasion(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The reason why a producer runs again: the first loss, and the region that needs it (None: the run as a whole)."""
+    """The reason why a producer runs again: the first loss, and the region that needs it (None: the run as a whole).
+
+    `is_gone`: it would, and Airflow does not have it any more.
+    """
 
     loss: Loss
     reader: RegionId | None
+    is_gone: bool = False
 
     def __str__(self) -> str:
         return f"{self.loss}; needed by {self.reader}" if self.reader else str(self.loss)
@@ -81,7 +85,8 @@ def known_loss(state: RunState, partition: PartitionId, reader: RegionId | None 
 def is_expired(state: RunState, partition: PartitionId) -> bool:
     """Report whether Weir does not recompute a result: one that a person has put in its place, or a released state.
 
-    A released state is recomputed where the dataflow has it replayed, but none that a person has restored.
+    A released state is recomputed where the dataflow has it replayed, and Airflow has its task; but none that a person
+    has restored.
     """
     if not partition.is_of_own_run and not state.earlier[partition.run].has_tasks:
         return True
@@ -92,7 +97,8 @@ def is_expired(state: RunState, partition: PartitionId) -> bool:
     if is_restored and result.fault == Fault.SUSPECTED.value:
         return True  # a person has replaced the result of its producer with it
     is_state = partition.stage in state.topology_of(partition.run).states
-    is_kept = is_state and (is_restored or state.topology.dataflow.replay is Replay.MANUAL)
+    is_replayed = state.topology.dataflow.replay is Replay.AUTOMATIC and state.producer(partition) not in state.gone
+    is_kept = is_state and (is_restored or not is_replayed)
     return is_kept and result.state is PartitionState.RELEASED and state.is_valid(partition)
 
 
@@ -175,7 +181,7 @@ class _Walk:
             if loss is None or self._is_suspended(partition, loss):
                 self._spare(partition, producer, loss, reader, is_probed=is_probed)
             elif is_expired(self._state, partition) and not self._state.region(producer).is_running:
-                self.found.expired.setdefault(partition, Lost(loss, reader))
+                self.found.expired.setdefault(partition, Lost(loss, reader, producer in self._state.gone))
             elif not self._is_to_begin(partition, producer):
                 self.found.causes[producer] = Lost(loss, reader)
                 yield producer

@@ -45,8 +45,8 @@ class Failure:
     `intact` are partitions known to be available; `largest` is the share of the run's regions that losses of one probe
     may restart without a person's approval (1: all). `unpublished` describes an error in the published data of a run
     whose results are valid. `code` is the code that the restarted regions run. `cleared` are regions that Airflow runs
-    again, whatever their results, and `why_cleared` the reason. `runs_again` says of the producers of expired states,
-    as far as Airflow was asked, whether it runs them again.
+    again, whatever their results, and `why_cleared` the reason. As far as Airflow was asked, `runs_again` says of the
+    producers of expired states whether it runs them again, and `exists` of those that replay whether it has them.
     """
 
     failed: RegionId | None
@@ -61,6 +61,7 @@ class Failure:
     cleared: frozenset[RegionId] = frozenset()
     why_cleared: str = "it was cleared in Airflow"
     runs_again: Mapping[RegionId, bool] = field(default_factory=dict)
+    exists: Mapping[RegionId, bool] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -104,6 +105,8 @@ def _impossible(missed: Collection[Lost]) -> str:
     if not missed:
         return ""
     shown = "; ".join(str(each) for each in list(missed)[:SHOWN])
+    if any(each.is_gone for each in missed):
+        return f"{shown}. A state that was released is computed again by its task, which Airflow does not have any more"
     return (
         f"{shown}. A state that was released is not recomputed, since that would take all epochs since the first; nor "
         "is one that was restored and is not as it was; nor is one that a dataflow has begun with"
@@ -118,6 +121,7 @@ def _oldest_expired(state: RunState, found: Backtracked) -> ExpiredState | None:
             lost.loss.run,
             state.run if lost.reader is None else lost.reader.run_id(state.run),
             partition in state.results and state.results[partition].fault == Fault.SUSPECTED.value,
+            lost.is_gone,
             producers,
         )
         for partition, lost in found.expired.items()

@@ -113,12 +113,14 @@ class Step:
 class ExpiredState:
     """A state that a plan would need and that is expired: the run that it is of, and the run that reads it.
 
-    `is_suspected` if a person has restored it, and it has failed a check. `producers` are those of all such states.
+    `is_suspected` if a person has restored it, and it has failed a check; `is_gone` if it would be computed again, and
+    Airflow does not have its task any more. `producers` are those of all such states.
     """
 
     run: str
     reader: str
     is_suspected: bool
+    is_gone: bool
     producers: frozenset[RegionId]
 
 
