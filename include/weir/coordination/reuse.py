@@ -57,8 +57,9 @@ def with_result_to_take(
         return job
     keys = dict(keys_with_contexts(job))
     with services.ledger.transaction() as session:
-        is_by_person = not is_of_backfill and _is_by_person(session, registered)
-        if is_by_person or _is_suspected(session, registered):
+        region = registered.attempt.region
+        is_by_person = not is_of_backfill and _is_by_person(session, registered.run, region)
+        if is_by_person or _is_suspected(session, registered.run, registered.topology, region):
             return job
         found = _candidates(session, registered, job, keys)
     whole = next(_whole(services, job, found), None)
@@ -80,7 +81,7 @@ def results_to_take(
     whether code and session are the same, and bytes are there, shows when a task runs.
     """
     made, found = attempts_with_keys(session, run.id), dict[RegionId, str]()
-    for region in (each for each in regions if each in made and _may_be_shared(run.topology, each)):
+    for region in (each for each in regions if each in made and _takes(session, run, each)):
         own, key = made[region]
         wanted = {(each.stage, each.layout) for each in run.topology.outputs(region)}
         for (attempt, _), _ in _whole_attempts(session, run.dataflow.name, [key], wanted):
@@ -114,28 +115,34 @@ def _may_be_shared(topology: Topology, region: RegionId) -> bool:
     )
 
 
-def _is_by_person(session: Session, registered: Registered) -> bool:
+def _takes(session: Session, run: Run, region: RegionId) -> bool:
+    """Report whether a task that Weir clears takes what it finds."""
+    is_computed = _is_by_person(session, run, region) or _is_suspected(session, run, run.topology, region)
+    return _may_be_shared(run.topology, region) and not is_computed
+
+
+def _is_by_person(session: Session, run: Run, region: RegionId) -> bool:
     """Report whether a person has cleared the task since it last committed, also if a try of it has failed since.
 
     Who has deleted its DagRun, and has it run again, has cleared it, too.
     """
     # Those of deleted DagRuns come last, whatever their tries were.
-    for row in reversed(attempts_ever_of(session, registered.run.id, registered.attempt.region)):
-        is_of_deleted = not row.is_of_dag_run and row.origin not in (Origin.RESTORED.value, Origin.REBUILT.value)
-        if row.origin == Origin.CLEARED_BY_PERSON.value or is_of_deleted:
+    for row in reversed(attempts_ever_of(session, run.id, region)):
+        if not row.is_of_dag_run and row.origin not in (Origin.RESTORED.value, Origin.REBUILT.value):
             return True
         if row.state in (AttemptState.COMMITTED.value, AttemptState.ADOPTED.value):
             return False
+        if row.origin == Origin.CLEARED_BY_PERSON.value:
+            return True
     return False
 
 
-def _is_suspected(session: Session, registered: Registered) -> bool:
+def _is_suspected(session: Session, run: Run, topology: Topology, region: RegionId) -> bool:
     """Report whether rows that the task has made in this run violate an expectation: they are to be compared."""
-    region, names = registered.attempt.region, registered.topology.region(registered.attempt.region.name).stages
     query = select(ResultRow.id).where(
-        ResultRow.run == registered.run.id,
+        ResultRow.run == run.id,
         ResultRow.subtask == region.subtask,
-        ResultRow.stage.in_(names),
+        ResultRow.stage.in_(topology.region(region.name).stages),
         ResultRow.fault == Fault.SUSPECTED.value,
         ResultRow.is_current,
     )

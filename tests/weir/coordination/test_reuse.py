@@ -172,6 +172,39 @@ def test_a_persons_clear_computes(world):
     assert taken(world) == set()
 
 
+def test_once_what_a_person_has_cleared_is_committed_it_may_be_taken_as_any_other(world, tmp_path, monkeypatch):
+    next_day(world)
+    world.airflow.clear_run_by_hand("scheduled__2013-01-03")
+    world.airflow.run_until_quiet()
+    assert taken(world) == set()
+    use(monkeypatch, tmp_path)
+    promised = {region for region, takes in planned("clear", THIRD, "--reuse").items() if takes}
+    typed("clear", THIRD, "--reuse", "--apply")
+    world.airflow.deliver_clears()
+    world.airflow.run_until_quiet()
+    assert taken(world) == promised == REGIONS
+
+
+def test_what_a_person_has_cleared_and_has_failed_is_promised_to_nobody(world, tmp_path, monkeypatch):
+    next_day(world)
+
+    def fail(key):
+        if key.task_id == "totals":
+            raise TypeError("a mistake in the function")
+
+    world.airflow.during = fail
+    world.airflow.clear_run_by_hand("scheduled__2013-01-03")
+    world.airflow.run_until_quiet()
+    world.airflow.during = lambda _key: None
+    assert world.airflow.task("scheduled__2013-01-03", "totals", 0).state == "failed"
+    use(monkeypatch, tmp_path)
+    promised = {region for region, takes in planned("clear", THIRD, "--reuse").items() if takes}
+    typed("clear", THIRD, "--reuse", "--apply")
+    world.airflow.deliver_clears()
+    world.airflow.run_until_quiet()
+    assert promised == taken(world) == REGIONS - {"totals[0]", "totals[1]"}
+
+
 def test_a_lost_result_is_taken_again_where_another_run_has_an_equal_one(world, monkeypatch):
     next_day(world)
     world.airflow.engine.computed.clear()
