@@ -55,6 +55,14 @@ def _of_run(interval: tuple[datetime, datetime], dag_id: str, run_id: str) -> st
     return f"the data interval of run {run_id} of DAG {dag_id} ({interval[0].isoformat()} to {interval[1].isoformat()})"
 
 
+def require_same_kind(row: RunRow, new: Dataflow) -> None:
+    """Refuse to go on as a shadow with the run of a dataflow that publishes, or the reverse. Raises Misconfigured."""
+    begun = new.shadow_of if row.pinned is None else row.pinned.get("shadow_of", "")
+    if begun != new.shadow_of:
+        begun, declared = (f"as a shadow of {each}" if each else "as no shadow" for each in (begun, new.shadow_of))
+        raise Misconfigured.of("ledger.shadow_changed", run=row.id, begun=begun, declared=declared)
+
+
 def require_sound_epoch(session: Session, row: RunRow, new: Dataflow, *, is_backwards: bool) -> None:
     """Check a run that is about to be pinned to `new`; its predecessor is known. Raises Misconfigured.
 

@@ -37,7 +37,7 @@ from weir.ledger.database.tables import (
     SourceSplitRow,
     Table,
 )
-from weir.ledger.epochs import require_sound_epoch
+from weir.ledger.epochs import require_same_kind, require_sound_epoch
 from weir.ledger.failed_begins import forget_failed_begins
 from weir.ledger.names import SHOWN, as_epoch, unknown_run
 from weir.ledger.outbox import note_begins_anew
@@ -283,6 +283,7 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
             raise EpochOwned(row, new)
         # Not pinned: the first DagRun that begins owns the epoch.
         hand_over(session, row, new.owner, new.task_prefix)
+    require_same_kind(row, new.dataflow)
     was_expired, row.expired_at = row.expired_at is not None, None
     if row.pinned is None:
         require_no_secrets(dataflow.name, (), new.parameters)

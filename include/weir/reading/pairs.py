@@ -118,7 +118,7 @@ def opened_pairs(services: Services, wanted: WantedComparison) -> Iterator[Pairs
     """
     with services.ledger.transaction() as session:
         a, b = (_side(session, name) for name in (wanted.a, wanted.b))
-        known = _paired(session, a, b, wanted)
+        known = _paired(session, a, b, *_names(a, b, wanted))
     with ExitStack() as closing:
         opener = _Opener(services, wanted, closing, is_only=len(known.pairs) == 1)
         opened = tuple(each if each.is_equal else opener.opened(each, a, b) for each in known.pairs)
@@ -128,15 +128,15 @@ def opened_pairs(services: Services, wanted: WantedComparison) -> Iterator[Pairs
 def pairs_of_epochs(services: Services, a: str, b: str) -> list[Pairs] | None:
     """Pair the results of each epoch that both dataflows have closed, oldest first, by what the ledger knows of them.
 
-    None unless both names are those of dataflows. Raises Misconfigured where no epoch has any result in common.
+    None unless both names are those of dataflows. An epoch may have no result in common; Misconfigured if none has any.
     """
     with services.ledger.transaction() as session:
         if any(session.get(DataflowRow, each) is None for each in (a, b)):
             return None
         done = [{row.epoch: row for row in runs_of(session, of) if row.pinned and row.closed_at} for of in (a, b)]
         sides = [[_of_run(session, rows[epoch]) for rows in done] for epoch in sorted(done[0].keys() & done[1].keys())]
-        found = [_paired(session, one, other, WantedComparison(a=a, b=b)) for one, other in sides]
-    if not found:
+        found = [_paired(session, one, other, *_in_common(one, other)) for one, other in sides]
+    if not any(each.pairs for each in found):
         raise Misconfigured.of("reading.no_epoch_in_common", a=a, b=b)
     return found
 
@@ -180,10 +180,12 @@ def _side(session: Session, name: str) -> _Side:
     return replace(side, sink=found["sink"], version=None if found["version"] is None else int(found["version"]))
 
 
-def _names(
-    a: _Side, b: _Side, wanted: WantedComparison
-) -> tuple[list[tuple[str, str]], tuple[str, ...], tuple[str, ...]]:
-    """Return the names of each pair, and of what only one has. Raises Misconfigured if there is no pair."""
+_Names = tuple[list[tuple[str, str]], tuple[str, ...], tuple[str, ...]]
+"""The names of each pair, and of what only one of both has."""
+
+
+def _names(a: _Side, b: _Side, wanted: WantedComparison) -> _Names:
+    """Return the names of what a person wants. Raises Misconfigured if there is no pair."""
     if a.sink is not None and b.sink is not None and wanted.stage is not None:
         raise Misconfigured.of("reading.stage_beside_sinks", a=wanted.a, b=wanted.b)
     name_a, name_b = (one.sink or wanted.stage or other.sink for one, other in ((a, b), (b, a)))
@@ -192,9 +194,14 @@ def _names(
         for side, name in zip((a, b), pair, strict=True):
             require_written(side.row, side.run.topology, name)
         return [pair], (), ()
-    both = [name for name in a.written if name in b.written]
-    if not both:
+    found = _in_common(a, b)
+    if not found[0]:
         raise Misconfigured.of("reading.nothing_in_common", a=a.row.id, b=b.row.id, in_a=a.written, in_b=b.written)
+    return found
+
+
+def _in_common(a: _Side, b: _Side) -> _Names:
+    both = [name for name in a.written if name in b.written]
     only_in_a, only_in_b = (tuple(name for name in side.written if name not in both) for side in (a, b))
     return [(name, name) for name in both], only_in_a, only_in_b
 
@@ -202,8 +209,14 @@ def _names(
 # What the ledger knows
 
 
-def _paired(session: Session, a: _Side, b: _Side, wanted: WantedComparison) -> Pairs:
-    names, only_in_a, only_in_b = _names(a, b, wanted)
+def _paired(
+    session: Session,
+    a: _Side,
+    b: _Side,
+    names: Sequence[tuple[str, str]],
+    only_in_a: tuple[str, ...],
+    only_in_b: tuple[str, ...],
+) -> Pairs:
     return Pairs(
         run_a=a.row.id,
         run_b=b.row.id,

@@ -19,7 +19,7 @@ from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.airflow import Clearer
@@ -50,7 +50,17 @@ from weir.ledger.publications import (
 )
 from weir.ledger.reads import enter_input, readers_of, resolved_inputs
 from weir.ledger.results import record_found, record_losses
-from weir.ledger.runs import Run, dataflow_of, epoch_of, known_epochs, newest_pinned, run_by_id, run_key, topology_of
+from weir.ledger.runs import (
+    Run,
+    dataflow_of,
+    epoch_of,
+    epoch_of_run,
+    known_epochs,
+    newest_pinned,
+    run_by_id,
+    run_key,
+    topology_of,
+)
 from weir.ledger.snapshot import run_state
 from weir.recovery.awaiting import require_running, wait_for
 from weir.recovery.inputs import reference
@@ -158,7 +168,9 @@ def _named(session: Session, missing: Sequence[RunId]) -> str:
 def _kept_by(session: Session, run: RunId) -> str:
     row = session.get(RunRow, run)
     if row is None:
-        return " (no task of it has begun)"
+        is_later = (RunRow.dataflow == dataflow_of(run)) & (RunRow.epoch > epoch_of_run(run))
+        later = session.scalar(select(func.min(RunRow.epoch)).where(is_later))
+        return f" (no task of it has begun{'' if later is None else f', though some have of {later}'})"
     if row.deleted_at is not None:
         return " (its DagRun was deleted)"
     tries = newest_attempts(session, run)
@@ -266,7 +278,7 @@ def await_shadowed(services: Services, registered: Registered) -> Awaiting | Non
     with services.ledger.transaction() as session:
         if not _awaits_shadowed(session, registered.run):
             return None
-    reason = Message("recovery.shadowed_awaited", run=shadowed)
+        reason = Message("recovery.shadowed_awaited", run=f"{shadowed}{_kept_by(session, shadowed)}")
     return _wait(services, registered, [(registered.run.dataflow.shadow_of, reason)])
 
 

@@ -33,7 +33,7 @@ from weir.ledger.runs import Run, run_by_id, topology_of
 from weir.ledger.sources import Before, before, fix_range, fix_splits, forget_unread_splits, range_of, splits_of
 from weir.recovery.awaiting import awaited_status, require_running, wait_for
 from weir.recovery.datasets import shadowed_run
-from weir.topology.ids import RunRef
+from weir.topology.ids import RunId, RunRef
 from weir.topology.regions import RegionId, Topology
 
 SplitsOf = Callable[[Services, Run, Stage, str], list[Any]]
@@ -69,8 +69,8 @@ def splits_for(services: Services, run: Run, stage: Stage, attempt: str) -> list
     if known is None:
         if stage.goes_on:
             raise Conflict.of("recovery.range_forgotten", stage=stage.name, run=run.id)
-        found = _as_shadowed(services, run, stage)
-        splits = resolve(stage, resolve_context(run, stage, services)) if found is None else list(found.splits)
+        splits = _splits_shadowed(services, run, stage)
+        splits = resolve(stage, resolve_context(run, stage, services)) if splits is None else splits
         resolved = with_copy_ids(services, stage, splits)
         with services.ledger.transaction(run.dataflow.name) as session:
             require_running(session, attempt, f"the splits of {stage.name}")
@@ -132,21 +132,50 @@ def forget_uncopied(services: Services, registered: Registered) -> None:
             forget_unread_splits(session, run, region, registered.attempt.id, free)
 
 
-def _as_shadowed(services: Services, run: Run, stage: Stage) -> Resolved | None:
+def _splits_shadowed(services: Services, run: Run, stage: Stage) -> list[Any] | None:
     """Return what a source reads in the run that its own is a shadow of; None where that has none declared alike."""
-    shadowed = shadowed_run(run)
-    if shadowed is None:
-        return None
     with services.ledger.transaction() as session:
-        row = session.get(RunRow, shadowed)
-        stages = () if row is None or row.pinned is None else topology_of(row.pinned).dataflow.stages
-        if _resolves(stage) not in map(_resolves, stages):
+        alike = _stage_shadowed(session, run, stage)
+        return None if alike is None else splits_of(session, alike[0], stage.name)
+
+
+def _range_shadowed(
+    services: Services, run: Run, stage: Stage, known: RecordedRange | None, last: RecordedRange | None
+) -> Resolved | None:
+    """Return the same of a source that goes on: it begins where its `last` range ended, or it is its first.
+
+    `known` is what the run is recorded to read, which is divided anew. Raises Misconfigured for another beginning.
+    """
+    with services.ledger.transaction() as session:
+        alike = _stage_shadowed(session, run, stage)
+        shadowed = None if alike is None else range_of(session, alike[0], stage.name)
+        if alike is None or shadowed is None:
             return None
-        if not stage.goes_on:
-            splits = splits_of(session, shadowed, stage.name)
-            return None if splits is None else Resolved(splits, None)
-        found = range_of(session, shadowed, stage.name)
-    return _loaded(services, found)
+        base = next((each for name in alike[1].names if (each := range_of(session, shadowed.base, name))), None)
+    found, begins, ends = (_loaded(services, each) for each in (shadowed, base, last))
+    if known is not None:
+        is_same = found is not None and found.position == loaded_position(services, known.position)
+        return found if is_same else None
+    if ends is not None and (begins is None or begins.position != ends.position):
+        raise Misconfigured.of(
+            "recovery.shadow_begins_elsewhere",
+            stage=stage.name,
+            run=run.id,
+            shadowed=alike[0],
+            base=shadowed.base or "nothing",
+            dataflow=run.dataflow.name,
+        )
+    return found
+
+
+def _stage_shadowed(session: Session, run: Run, stage: Stage) -> tuple[RunId, Stage] | None:
+    """Return the run that a run is a shadow of, and its source that is declared as `stage`; None where there is none."""
+    shadowed = shadowed_run(run)
+    row = None if shadowed is None else session.get(RunRow, shadowed)
+    if row is None or row.pinned is None:
+        return None
+    stages = topology_of(row.pinned).dataflow.stages
+    return next(((row.id, each) for each in stages if _resolves(each) == _resolves(stage)), None)
 
 
 def _resolves(stage: Stage) -> tuple[object, ...]:
@@ -225,7 +254,7 @@ def _record(
         recorded=_loaded(services, known),
         waited=_waited(services, registered),
     )
-    found = _as_shadowed(services, run, stage) or resolve_range(stage, context)
+    found = _range_shadowed(services, run, stage, known, seen) or resolve_range(stage, context)
     if isinstance(found, NotReady):
         reason = Message("recovery.source_not_ready", stage=stage.name, reason=found.reason)
         waiting = _wait(services, registered, stage, reason)

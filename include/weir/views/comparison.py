@@ -94,8 +94,8 @@ class Comparison:
 
     @property
     def outcome(self) -> Outcome:
-        """Whether all that both have is equal; a difference counts more than what was not compared."""
-        found = {each.outcome for each in self.results}
+        """Whether all that both have is equal; a difference counts more than what was not compared, or is nothing."""
+        found = {each.outcome for each in self.results} or {Outcome.NOT_COMPARED}
         return next(each for each in (Outcome.DIFFER, Outcome.NOT_COMPARED, Outcome.EQUAL) if each in found)
 
 

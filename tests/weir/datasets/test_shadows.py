@@ -84,6 +84,88 @@ def test_what_is_declared_otherwise_is_resolved_by_the_shadow_itself(town):
     assert others[0] not in own
 
 
+def because(beside):
+    return [each.failed_because for each in beside.tasks.values() if each.failed_because]
+
+
+def test_a_source_that_goes_on_misses_no_epoch_of_its_shadow(town, tmp_path, monkeypatch):
+    town.add(trips("what_is_new"))
+    beside = town.add(shadow(trips("what_is_new")))
+    town.run("trips", 1, 2, 3)
+    town.run("trips_next", 1)
+    beside.dag_run(3)
+    town.go_on()
+    (told,) = because(beside)
+    assert "goes on from trips@20130102T000000Z, where the epoch of trips_next before did not end" in told
+    use(monkeypatch, tmp_path)
+    typed("run", "adopt", "trips_next@20130103T000000Z")
+    town.run("trips_next", 2)
+    beside.clear_run_by_hand("scheduled__2013-01-03")
+    town.go_on()
+    assert set(beside.states().values()) == {"success"}
+    for day in (1, 2, 3):
+        assert splits(town, f"trips_next@2013010{day}T000000Z") == splits(town, f"trips@2013010{day}T000000Z")
+
+
+def test_a_source_that_goes_on_reads_nothing_twice_where_its_shadow_was_declared_otherwise(town):
+    town.add(trips("what_is_new"))
+    beside = town.add(shadow(trips("what_is_new", parallelism=2)))
+    for day in (1, 2):
+        town.run("trips", day)
+        town.run("trips_next", day)
+    (first, *_), (second, *_) = (splits(town, f"trips_next@2013010{day}T000000Z")["raw"] for day in (1, 2))
+    assert second[0] == first[1]
+    beside.deploy(shadow(trips("what_is_new")))
+    town.run("trips", 3)
+    beside.dag_run(3)
+    town.go_on()
+    (told,) = because(beside)
+    assert "begin a new shadow by another name" in told
+
+
+def test_the_first_epoch_of_a_shadow_begins_where_that_of_the_dataflow_begins(town):
+    town.add(trips("what_is_new"))
+    beside = town.add(shadow(trips("what_is_new")))
+    town.run("trips", 1, 2, 3)
+    town.run("trips_next", 2, 3)
+    beside.deploy(replace(trips("what_is_new"), name="trips_next"))
+    town.run("trips_next", 4)
+    found = {day: splits(town, f"trips_next@2013010{day}T000000Z")["raw"] for day in (2, 3, 4)}
+    assert found[2] == splits(town, "trips@20130102T000000Z")["raw"]
+    assert [found[3][0][0], found[4][0][0]] == [found[2][0][1], found[3][0][1]]
+
+
+@pytest.mark.parametrize("begins_as_shadow", [True, False])
+def test_a_run_that_has_begun_becomes_no_shadow_and_none_becomes_a_run(town, tmp_path, monkeypatch, begins_as_shadow):
+    town.add(trips())
+    kinds = [replace(trips(), name="trips_next"), shadow(trips())]
+    begun, declared = reversed(kinds) if begins_as_shadow else kinds
+    beside = town.add(begun)
+    town.run("trips", 1)
+    beside.dag_run(1)
+    beside.step(beside._ready())
+    beside.deploy(declared)
+    town.go_on()
+    assert {"`weir run adopt trips_next@20130101T000000Z`" in each for each in because(beside)} == {True}
+    assert "success" not in {state for name, state in beside.states().items() if "/raw" not in name}
+    use(monkeypatch, tmp_path)
+    typed("run", "adopt", NEXT)
+    beside.clear_run_by_hand("scheduled__2013-01-01")
+    town.go_on()
+    assert set(beside.states().values()) == {"success"}
+
+
+def test_an_epoch_that_the_dataflow_does_not_have_is_awaited_and_that_is_said(town, tmp_path, monkeypatch):
+    town.add(trips())
+    beside = town.add(shadow(trips()))
+    town.run("trips", 2)
+    beside.dag_run(1)
+    town.go_on()
+    use(monkeypatch, tmp_path)
+    told = typed("why", "raw", "--run", NEXT)
+    assert f"waiting until {FIRST} (no task of it has begun, though some have of 20130102T000000Z) is closed" in told
+
+
 def test_the_epochs_of_a_shadow_are_compared_without_reading_a_row(town, tmp_path, monkeypatch):
     town.add(trips())
     town.add(shadow(trips()))
@@ -100,6 +182,35 @@ def test_the_epochs_of_a_shadow_are_compared_without_reading_a_row(town, tmp_pat
     assert {each["a"]: each["outcome"] for each in first["results"]} == {"raw": "equal", "zones": "equal"}
     assert {each["a"]: each["outcome"] for each in second["results"]} == {"raw": "equal", "zones": "differ"}
     assert (second["a"], second["b"]) == ("trips@20130102T000000Z", "trips_next@20130102T000000Z")
+
+
+def test_an_epoch_without_a_result_of_the_same_name_does_not_hide_the_others(town, tmp_path, monkeypatch):
+    town.add(trips())
+    beside = town.add(shadow(trips()))
+    town.run("trips", 1, 2)
+    town.run("trips_next", 1)
+    other = [source("rows", "pipelines.trips:raw"), Stage("z", "pipelines.trips:z", [blocking("rows")]), sink("z", "o")]
+    beside.deploy(shadow(Dataflow("trips", other)))
+    town.run("trips_next", 2)
+    use(monkeypatch, tmp_path)
+    done = invoked("compare", "trips", "trips_next", "--json")
+    first, second = json.loads(done.stdout)["epochs"]
+    assert (done.exit_code, [each["outcome"] for each in first["results"]]) == (2, ["equal", "equal"])
+    assert (second["results"], second["only_in_b"]) == ([], ["rows", "o"])
+    shown = typed("compare", "trips", "trips_next")
+    assert "no result of the same name" in shown
+    assert "`weir compare" not in shown
+
+
+@pytest.mark.parametrize("option", [("--stage", "zones"), ("--key", "k"), ("--limit", "3"), ("--remote", "sc://x")])
+def test_an_option_that_epochs_do_not_have_is_refused(town, tmp_path, monkeypatch, option):
+    town.add(trips())
+    town.add(shadow(trips()))
+    town.run("trips", 1)
+    town.run("trips_next", 1)
+    use(monkeypatch, tmp_path)
+    with pytest.raises(Misconfigured, check=of_kind("cli.not_of_epochs", named=[option[0]])):
+        invoked("compare", "trips", "trips_next", *option)
 
 
 def test_dataflows_without_a_common_epoch_are_not_compared(town, tmp_path, monkeypatch):
@@ -154,5 +265,6 @@ def test_an_epoch_of_a_shadow_is_explained(town, tmp_path, monkeypatch):
     beside.dag_run(1)
     town.go_on()
     use(monkeypatch, tmp_path)
-    assert "a shadow follows: waiting until trips@20130101T000000Z is closed" in typed("why", "raw", "--run", NEXT)
+    told = typed("why", "raw", "--run", NEXT)
+    assert "a shadow follows: waiting until trips@20130101T000000Z (no task of it has begun) is closed" in told
     assert [each["name"] for each in json.loads(typed("datasets", "--json"))["datasets"]] == ["trips_next.zones"]

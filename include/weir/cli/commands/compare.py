@@ -17,6 +17,7 @@ from weir.cli.documents import AsJson, print_document, shown
 from weir.cli.progress import Progress
 from weir.cli.tables import key, number, print_cells, print_line, print_rows, text, value
 from weir.environment import opened_services
+from weir.errors import Misconfigured
 
 if TYPE_CHECKING:
     from weir.formats.programs import ComparisonToMake
@@ -62,6 +63,9 @@ def compare(
     with opened_services() as services:
         epochs = pairs_of_epochs(services, a, b)
         if epochs is not None:
+            options = {"--stage": stage, "--key": key_columns, "--limit": limit != SHOWN, "--remote": remote}
+            if named := [name for name, given in options.items() if given]:
+                raise Misconfigured.of("cli.not_of_epochs", a=a, b=b, named=named)
             _print_epochs([comparison(each, ()) for each in epochs], as_json=as_json)
         with opened_pairs(services, wanted) as pairs:
             asked = [each.asked for each in pairs.pairs if each.asked is not None]
@@ -95,8 +99,9 @@ def _print_epochs(found: Sequence[Comparison], *, as_json: bool) -> NoReturn:
         print_document(epochs=found)
     else:
         print_rows(_EPOCHS, found)
-    if unequal and not as_json:
-        print_line(f"`weir compare {unequal[-1].a} {unequal[-1].b}` shows in which rows and columns.")
+    opened = [each for each in unequal if each.results]
+    if opened and not as_json:
+        print_line(f"`weir compare {opened[-1].a} {opened[-1].b}` shows in which rows and columns.")
     raise typer.Exit(min(map(_exit_code, unequal), default=0))  # that some differ counts more than what is not known
 
 
@@ -104,9 +109,13 @@ def _results(outcome: str) -> Any:
     return lambda each: ", ".join(of.a for of in each.results if of.outcome.value == outcome) or None
 
 
+def _not_known(found: Comparison) -> str | None:
+    return _results("not compared")(found) if found.results else "no result of the same name"
+
+
 _EPOCHS = (
     *(key("A", "a"), key("B", "b"), number("equal", lambda each: sum(of.by_digest for of in each.results))),
-    *(value("differ", _results("differ")), value("not known", _results("not compared"))),
+    *(value("differ", _results("differ")), value("not known", _not_known)),
 )
 
 
