@@ -179,8 +179,8 @@ def with_answers(
     expired, replayed = decided.expired & decided.unasked, decided.replayed & decided.unasked
     return replace(
         before,
-        runs_again=before.runs_again | {each: states.get(each, MISSING) not in FINAL for each in expired},
-        exists=before.exists | {each: states.get(each) not in NOT_IN_AIRFLOW for each in replayed},
+        runs_again={**before.runs_again, **{each: states.get(each, MISSING) not in FINAL for each in expired}},
+        exists={**before.exists, **{each: states.get(each) not in NOT_IN_AIRFLOW for each in replayed}},
     )
 
 

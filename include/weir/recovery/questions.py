@@ -40,8 +40,9 @@ _NAME = re.compile(r"^(?P<name>[^\[\]]+)(\[(?P<index>\d{1,9})\])?$")
 class Question:
     """A run by name, a task to fail (None: plan the run's missing results), and partitions to assume lost.
 
-    `code` is the code that the regions run which the plan clears. `cleared` are tasks that Airflow runs again: with
-    `is_persons` they compute. Without `looks`, what is finished by the ledger is taken to be in the store.
+    `code` is the code that the regions run which the plan clears. `cleared` are tasks that Airflow runs again: they
+    compute, unless they are cleared `by_weir`. Without `looks`, what is finished by the ledger is taken to be in the
+    store.
     """
 
     run: str
@@ -50,7 +51,7 @@ class Question:
     code: RepairCode = RepairCode.AS_IT_WAS
     cleared: tuple[RegionId, ...] = ()
     looks: bool = True
-    is_persons: bool = False
+    by_weir: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def ask(services: Services, question: Question, airflow: Callable[[], Clearer] |
         unpublished=unpublished,
     )
     plan, failure = plan_by_looking(services, run, asked, airflow, looks=question.looks)
-    if run.dataflow.reuses_any and not question.is_persons:
+    if run.dataflow.reuses_any and question.by_weir:
         restarted = [each.region for each in plan.of(StepKind.RERUN)]
         with services.ledger.transaction() as session:
             plan = plan.with_takes(results_to_take(session, run, restarted, asked.cleared))

@@ -169,7 +169,7 @@ def _range_shadowed(
 
 
 def _stage_shadowed(session: Session, run: Run, stage: Stage) -> tuple[RunId, Stage] | None:
-    """Return the run that a run is a shadow of, and its source that is declared as `stage`; None where there is none."""
+    """Return the run that a run is a shadow of, and its source that is declared as `stage`; None where it has none."""
     shadowed = shadowed_run(run)
     row = None if shadowed is None else session.get(RunRow, shadowed)
     if row is None or row.pinned is None:

@@ -237,7 +237,7 @@ def plan_of_clear(
     With `by_weir` it is no clear of a person: the plan tells which tasks take what is there, if nothing differs.
     """
     named = tuple(regions)
-    answer = ask(services, Question(run, code=code, cleared=named, looks=False, is_persons=not by_weir))
+    answer = ask(services, Question(run, code=code, cleared=named, looks=False, by_weir=by_weir))
     with services.ledger.transaction() as session:
         return ClearPlan(answer=answer, regions=named, acts=acts_of(session, answer.run.id, answer.plan))
 
@@ -518,14 +518,16 @@ def _item(session: Session, run: Run, region: RegionId, note: str) -> ClearItem:
     return ClearItem(run.dag_id, run.run_id, task_id, index, None, note=note)
 
 
-def record_clears(services: Services, plans: Sequence[ClearPlan]) -> int:
+def record_clears(services: Services, plans: Sequence[ClearPlan], by: str = "") -> int:
     """Record clears with the code of their plans, which are delivered later, and return their number.
+
+    `by` is the person who asks for them, where that is known.
 
     Raises Misconfigured as above, and Conflict if a run has changed meanwhile: those before it are recorded.
     """
     _require_possible(plans)
     # Each run is planned anew: that tasks of the run before are to be cleared has changed what it waits for.
-    return sum(apply_answer(services, _asked_to_clear(services, each)) for each in plans)
+    return sum(apply_answer(services, _asked_to_clear(services, each), by=by) for each in plans)
 
 
 def _asked_to_clear(services: Services, planned: ClearPlan) -> Answer:

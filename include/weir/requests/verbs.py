@@ -180,11 +180,12 @@ def _reuse(services: Services, request: Request, reach: Reach) -> Planned:  # no
     """Plan what `weir clear RUN --reuse` does: all tasks run again, and take what is made of the same."""
     run = _run(services, request)
     if run.pinned is None or not topology_of(run.pinned).dataflow.reuses_any:
-        raise Misconfigured.of("cli.nothing_reused", run=run.id)
+        why = Message("cli.nothing_reused", run=run.id)
+        return Planned(hash="", dags=(), at=_page_of(run), carry_out=lambda _airflow, _by: why, nothing=why)
     (planned,) = plans_of_clear(services, run.id, code=RepairCode.NEWEST)
 
-    def carry_out(airflow: AirflowStates, by: str) -> str:  # noqa: ARG001  the failover tells what has caused it
-        owed = record_clears(services, [planned])
+    def carry_out(airflow: AirflowStates, by: str) -> str:
+        owed = record_clears(services, [planned], by)
         return " ".join(_delivered(services, airflow, run.dataflow, owed))
 
     acts, nothing = planned.acts, planned.plan.impossible

@@ -16,7 +16,6 @@ from fastapi import APIRouter, Depends, Query, Request, status
 from fastapi.responses import HTMLResponse, Response
 
 from weir.coordination.services import Services
-from weir.errors import Misconfigured
 from weir.recovery.dataset_plans import plans_if_changed
 from weir.recovery.questions import Question
 from weir.recovery.run_plans import Acts
@@ -156,10 +155,7 @@ def _buttons(
 def _run_again(services: Services, apply: requests.Request, asker: Asker) -> list[dict[str, Any]]:
     """Return the button that runs all of a run again that has changed, where its dataflow reuses results."""
     asked = replace(apply, verb="reuse", looked=False)
-    try:
-        planned = plan_request(services, asked, reach())
-    except Misconfigured:  # it reuses nothing
-        return []
+    planned = plan_request(services, asked, reach())
     found = replace(asked, hash=planned.hash)
     return [] if planned.nothing else [asker.button(found, "Run again what has changed", planned.dags)]
 

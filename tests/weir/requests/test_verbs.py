@@ -224,10 +224,14 @@ def test_a_run_whose_code_has_changed_runs_again_what_has_changed(reusing):
     assert set(reusing.airflow.states().values()) == {"success"}
     assert {"report", "delays"} <= set(reusing.airflow.engine.computed)
     assert "joined" not in reusing.airflow.engine.computed
+    with reusing.ledger.transaction() as session:
+        assert [row.cause.endswith(", applied by anna") for row in session.scalars(select(FailoverRow))] == [True]
     with pytest.raises(Conflict, check=of_kind("requests.plan_changed")):
         require_same(asked, planned(reusing, "reuse")[1])
 
 
 def test_a_run_that_reuses_nothing_has_nothing_to_run_again_so(done):
-    with pytest.raises(Misconfigured, check=of_kind("cli.nothing_reused")):
-        planned(done, "reuse")
+    asked, plan = planned(done, "reuse")
+    with pytest.raises(Conflict, check=of_kind("requests.nothing_to_do")):
+        require_same(asked, plan)
+    assert plan.nothing.kind == "cli.nothing_reused"
