@@ -675,8 +675,8 @@ REUSING: Final = (
     _fault(
         "a-persons-clear-takes",
         "include/weir/coordination/reuse",
-        "        if row.origin == Origin.CLEARED_BY_PERSON.value or is_of_deleted:\n",
-        "        if is_of_deleted:\n",
+        "        if row.origin == Origin.CLEARED_BY_PERSON.value:\n            return True\n",
+        "",
         "A task that a person has cleared, so that it computes, takes its result.",
     ),
     _fault(
