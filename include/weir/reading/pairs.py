@@ -125,20 +125,19 @@ def opened_pairs(services: Services, wanted: WantedComparison) -> Iterator[Pairs
         yield replace(known, pairs=opened)
 
 
-def pairs_of_epochs(services: Services, a: str, b: str) -> list[Pairs] | None:
+def pairs_of_epochs(services: Services, a: str, b: str, newest: int = 0) -> list[Pairs] | None:
     """Pair the results of each epoch that both dataflows have closed, oldest first, by what the ledger knows of them.
 
-    None unless both names are those of dataflows. An epoch may have no result in common; Misconfigured if none has any.
+    Of that many of the newest epochs, or of all (0); one may have no result in common. None unless both names are those
+    of dataflows.
     """
     with services.ledger.transaction() as session:
         if any(session.get(DataflowRow, each) is None for each in (a, b)):
             return None
         done = [{row.epoch: row for row in runs_of(session, of) if row.pinned and row.closed_at} for of in (a, b)]
-        sides = [[_of_run(session, rows[epoch]) for rows in done] for epoch in sorted(done[0].keys() & done[1].keys())]
-        found = [_paired(session, one, other, *_in_common(one, other)) for one, other in sides]
-    if not any(each.pairs for each in found):
-        raise Misconfigured.of("reading.no_epoch_in_common", a=a, b=b)
-    return found
+        epochs = sorted(done[0].keys() & done[1].keys())[-newest:]
+        sides = [[_of_run(session, rows[epoch]) for rows in done] for epoch in epochs]
+        return [_paired(session, one, other, *_in_common(one, other)) for one, other in sides]
 
 
 # What is named

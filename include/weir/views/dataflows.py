@@ -86,7 +86,8 @@ class DataflowDetails:
     """A dataflow, its newest runs, oldest first, and the graph of the newest that is closed, else of the newest.
 
     `older` is how many runs are left out. `graph_run` and `graph` are None before the first run has begun. `kept` has
-    the bytes at rest by what keeps them, where that was asked: it takes a look at all stored results.
+    the bytes at rest by what keeps them, where that was asked: it takes a look at all stored results. By the same run,
+    `shadow_of` is the dataflow that it runs beside ("": none).
     """
 
     overview: DataflowOverview
@@ -95,6 +96,7 @@ class DataflowDetails:
     graph_run: str | None
     graph: RunGraph | None
     kept: Mapping[str, int] | None
+    shadow_of: str
 
 
 def upkeep_of(services: Services) -> Upkeep | None:
@@ -123,6 +125,7 @@ def dataflow_details(services: Services, dataflow: str, reach: Reach, *, with_ke
         graph_run=drawn,
         graph=graph,
         kept=bytes_at_rest_by_keeper(services, dataflow) if with_kept else None,
+        shadow_of="" if run is None else run.dataflow.shadow_of,
     )
 
 

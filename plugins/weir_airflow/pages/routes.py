@@ -16,12 +16,14 @@ from fastapi import APIRouter, Depends, Query, Request, status
 from fastapi.responses import HTMLResponse, Response
 
 from weir.coordination.services import Services
+from weir.reading.pairs import pairs_of_epochs
 from weir.recovery.dataset_plans import plans_if_changed
 from weir.recovery.questions import Question
 from weir.recovery.run_plans import Acts
 from weir.requests import request as requests
 from weir.requests.verbs import VERIFIES, plan_request
-from weir.views.dataflows import dataflow_details, dataflow_overviews, upkeep_of
+from weir.views.comparison import Comparison, comparison
+from weir.views.dataflows import NEWEST, DataflowDetails, dataflow_details, dataflow_overviews, upkeep_of
 from weir.views.datasets import dataflows_of, dataset_views, inputs_of_run
 from weir.views.documents import document
 from weir.views.drawings import STYLE, drawing_of, drawing_of_lineage, svg_of
@@ -56,19 +58,30 @@ def dataflows(request: Request, user: GetUserDep) -> HTMLResponse:
 
 
 @router.get("/dags/{dag_id}/dataflow", dependencies=MAY_READ)
-def dataflow(request: Request, dag_id: str, *, kept: bool = False) -> HTMLResponse:
-    """Show the dataflows of a DAG: their newest run drawn, and their runs; with `kept` what keeps their bytes."""
+def dataflow(request: Request, dag_id: str, user: GetUserDep, *, kept: bool = False) -> HTMLResponse:
+    """Show the dataflows of a DAG: their newest run drawn, and their runs; with `kept` what keeps their bytes.
+
+    A shadow is compared with the dataflow that it runs beside, if the user may see that.
+    """
 
     def shown(services: Services) -> HTMLResponse:
         with services.ledger.transaction() as session:
-            names = dataflows_of_dag(session, dag_id)
+            names, seen = dataflows_of_dag(session, dag_id), dataflows_of(session, dags_of(user))
         if not names:
             return no_run(request, dag_id)
         found = [dataflow_details(services, name, reach(), with_kept=kept) for name in names]
         drawings = [None if each.graph is None else svg_of(drawing_of(each.graph)) for each in found]
-        return page(request, "dataflow.html", dag_id=dag_id, document=document(dataflows=found), drawings=drawings)
+        beside = {each.overview.dataflow: _epochs_beside(services, each) for each in found if each.shadow_of in seen}
+        of = document(dataflows=found, compared=beside)
+        return page(request, "dataflow.html", dag_id=dag_id, document=of, drawings=drawings)
 
     return answered(request, shown)
+
+
+def _epochs_beside(services: Services, details: DataflowDetails) -> list[Comparison]:
+    """Return how the newest epochs of a shadow compare with those of the dataflow that it runs beside."""
+    pairs = pairs_of_epochs(services, details.shadow_of, details.overview.dataflow, NEWEST) or []
+    return [comparison(each, ()) for each in pairs]
 
 
 @router.get("/dags/{dag_id}/run", dependencies=MAY_READ)

@@ -1,5 +1,7 @@
 """What pages tell of data sets: those that a user's DAGs publish and read, and nothing of other DAGs."""
 
+from dataclasses import replace
+
 import httpx
 import pytest
 from tests.builders.ledgers import fast_folder
@@ -104,3 +106,23 @@ def test_the_results_of_a_run_name_its_readers_in_other_dataflows_whom_the_user_
     assert "of report@20130101T000000Z" in text
     assert "and 1 more" in text
     assert "secret" not in text
+
+
+@pytest.mark.parametrize(("name", "is_seen"), [("trips", True), ("secret", False)])
+def test_a_shadow_is_shown_beside_its_dataflow_to_who_may_see_that(get, tmp_path, monkeypatch, name, is_seen):
+    own = Neighbours(tmp_path)
+    own.add(replace(trips(), name=name))
+    own.add(replace(trips(), name="report", shadow_of=name))
+    for day in (1, 2):
+        own.content["report"] |= {"by_zone": "an edit"} if day == 2 else {}
+        own.run(name, day)
+        own.run("report", day)
+    own.ledger.close()
+    monkeypatch.setenv("WEIR_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("WEIR_LEDGER", f"sqlite:///{tmp_path}/ledger.db")
+    status, text = get("dags/report/dataflow")
+    assert status == 200
+    assert (f"Beside {name}" in text) == is_seen
+    told = f'<span class="bad">zones</span>: <code>weir compare {name}@20130102T000000Z report@20130102T000000Z</code>'
+    assert (told in text) == is_seen
+    assert text.count("zones</span>") == is_seen

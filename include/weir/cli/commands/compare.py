@@ -66,6 +66,8 @@ def compare(
             options = {"--stage": stage, "--key": key_columns, "--limit": limit != SHOWN, "--remote": remote}
             if named := [name for name, given in options.items() if given]:
                 raise Misconfigured.of("cli.not_of_epochs", a=a, b=b, named=named)
+            if not any(each.pairs for each in epochs):
+                raise Misconfigured.of("reading.no_epoch_in_common", a=a, b=b)
             _print_epochs([comparison(each, ()) for each in epochs], as_json=as_json)
         with opened_pairs(services, wanted) as pairs:
             asked = [each.asked for each in pairs.pairs if each.asked is not None]
