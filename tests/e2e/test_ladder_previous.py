@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import json
 import os
 import shutil
 import signal
@@ -32,6 +33,7 @@ DAGS = {
     "deferred": {**SMALL, "last_day": "2024-01-02", "max_active_runs": 4},
     "followed": {**SMALL, "running": False, "last_day": "2024-01-02"},
     "calls": {**SMALL, "running": False},
+    "shadowed": {**SMALL, "last_day": "2024-01-02", "max_active_runs": 4},
     "hours": {**SMALL, **HOURLY, "restart": {"restart-strategy.type": "none"}},
     "gaps": {**SMALL, "catchup": False, "first_day": str(TODAY - dt.timedelta(days=9)), "last_day": None},
 }
@@ -352,6 +354,23 @@ def test_a_day_waits_for_an_hour_that_has_failed_and_is_made_again_when_one_of_t
     driver.person.clear(owners(driver)[hours[1]], "numbers")
     reader.wait(lambda: reader.totals() == expected_running_totals(driver.settings(), hours), "the day to be right")
     assert reader.tries(run_id) == {"recent-sums[0]": 2, "recent-sums[1]": 2, "weir_close": 2}
+
+
+@AT_ONCE.on("shadowed")
+def test_a_shadow_computes_each_day_after_its_dataflow_and_publishes_nothing(driver):
+    shape = {**SMALL, "shadow_of": driver.dag, "last_day": "2024-01-02", "max_active_runs": 4}
+    beside = driver.beside("beside_shadowed", **shape)
+    days = (beside.start(), beside.run(SECOND))
+    for day in days:
+        beside.await_state(day, "numbers", "deferred", "up_for_reschedule")
+    driver.start()
+    driver.run(SECOND)
+    driver.green()
+    assert beside.green(*days) == dict.fromkeys((FIRST, SECOND), dict.fromkeys(ALL, 1))
+    found = json.loads(driver.weir("compare", driver.dag, beside.dag, "--json"))["epochs"]
+    assert [[each["outcome"] for each in of["results"]] for of in found] == [["equal"] * 4] * 2
+    assert driver.api.asset_events(f"{driver.dag}.sums")
+    assert beside.api.asset_events(f"{beside.dag}.sums") == []
 
 
 def is_right(reader, driver):

@@ -22,11 +22,13 @@ from weir.ledger.database.tables import ResultRow, RunRow
 pytestmark = pytest.mark.e2e
 
 KEPT = {"kept": True, "parallelism": {"numbers": 1, "doubled": 1, "totals": 2}}
+REPLAYED = {"replay": "automatic", "retained_checkpoints": 1, "keep": "on_consumed"}
 DAGS = {
     "history": {**KEPT, "last_day": "2024-01-02", "max_active_runs": 4},
     "backwards": {**KEPT, "catchup": False, "last_day": "2024-01-02", "max_active_runs": 1},
+    "replayed": {**KEPT, **REPLAYED, "last_day": "2024-01-04"},
 }
-AT_ONCE = AtOnce(DAGS, soaks={"backwards"})
+AT_ONCE = AtOnce(DAGS, soaks={"backwards", "replayed"})
 FIRST, SECOND, THIRD, FOURTH, FIFTH = (f"2024-01-0{day}" for day in range(1, 6))
 TOTALS = "totals-sums"
 
@@ -141,3 +143,26 @@ def test_a_backfill_backwards_is_refused_before_anything_runs(driver):
     driver.person.clear_run(second)
     driver.green()
     assert checkpoints(driver) == {FIRST: 1, SECOND: 2}
+
+
+def released(driver):
+    """The days whose states are released."""
+    with driver.ledger.transaction() as session:
+        rows = session.query(ResultRow).filter_by(stage="history", is_current=True, state="released")
+        return {row.run.partition("@")[2] for row in rows if row.run.startswith(f"{driver.dag}@")}
+
+
+@AT_ONCE.on("replayed")
+def test_a_corrected_day_has_the_states_before_it_computed_again_where_the_dataflow_says_so(driver):
+    driver.start()
+    driver.run(FOURTH)
+    before = driver.green()
+    driver.wait(lambda: released(driver) == {epoch(FIRST), epoch(SECOND), epoch(THIRD)}, "old states to be released")
+    driver.change_epoch(epoch(THIRD), add=7)
+    driver.person.clear(driver.run(THIRD), "numbers")
+    ran = driver.healed(before)
+    totals = {f"{TOTALS}[0]", f"{TOTALS}[1]"}
+    assert {day: totals & tasks.keys() for day, tasks in ran.items()} == dict.fromkeys(
+        (FIRST, SECOND, THIRD, FOURTH), totals
+    )
+    assert {day for day, tasks in ran.items() if tasks.get("weir_close")} >= {THIRD, FOURTH}
