@@ -4,9 +4,9 @@
 arguments of `dataflow_dag`; all are the same dataflow under names of their own. With `running` the totals are those of
 an epoch and all before it, with `kept` by keyed state, of so many `runs`; with `copied` doubled reads a copy of
 numbers, in one region; `failover`, `consumers`, `keep`, `retained_checkpoints`, `replay` and `shadow_of` are the
-dataflow's. `quality` has the arguments of `expectations` by stage, or for `history`. With `lake` the sums go into tables of Delta Lake and
-Iceberg, too, in the folder `lake` beside the file. With `readers` two more DAGs are scheduled on the sums, by
-events and by epochs. `on` names a data set that schedules the DAG, each day of it; with `reads` it is another dataflow,
+dataflow's. `quality` has the arguments of `expectations` by stage, or for `history`. With `lake` the sums go into
+tables of Delta Lake and Iceberg, too, in the folder `lake` beside the file. With `readers` two more DAGs are scheduled
+on the sums, by events and by epochs. `on` names a data set that schedules the DAG, each day of it; with `reads` it is another dataflow,
 which adds up the sums of the last three days of that data set. With `within` it adds up those of its parts of the day,
 and the clock schedules it.
 """
