@@ -122,9 +122,16 @@ COORDINATOR: Final = (
     _fault(
         "a-commit-does-not-reopen-its-run",
         f"{RECOVERY}reconcile",
-        "        note_whether_closed(session, services, run, state.topology)\n",
+        "        owed += note_whether_closed(session, services, run, state.topology)\n",
         "        session.flush()\n",
         "A closed run stays closed when a commit makes results of it stale.",
+    ),
+    _fault(
+        "a-failure-leaves-later-runs-green",
+        "include/weir/attempts/failure",
+        "    note_later(session, services, run_by_id(session, row.run))\n",
+        "",
+        "A later run that waits for what has failed for good stays a success in Airflow, and open.",
     ),
 )
 

@@ -281,8 +281,10 @@ def _do_as_is_said(world: World, stuck: list[FakeTask]) -> list[FakeTask]:
         _last_note(task) for task in stuck
     ]  # read before anything is done: a plan that clears a task is its last note
     if any(IMPOSSIBLE in each for each in said):
+        tries = {task.key: task.try_number for task in stuck}
         _restore_what_helps(world, stuck)
-        stuck = [task for task in stuck if task.state != "success"]  # where all is computed again, they have run
+        # Where all is computed again, they have run: what has failed anew is seen at the next visit.
+        stuck = [task for task in stuck if task.state != "success" and task.try_number == tries[task.key]]
     elif any(_is_held_back(task) or (_is_by_hand(world) and NOT_CLOSED in _last_note(task)) for task in stuck):
         _apply_plans(world)
     if any(map(_is_refused, said)):

@@ -50,7 +50,7 @@ from weir.recovery.applying import apply_plan, restart_others
 from weir.recovery.failovers import FailoverKind, record_failover
 from weir.recovery.inputs import losses_by_partition
 from weir.recovery.planning import ROUNDS, decide_now, with_answers
-from weir.recovery.reconcile import add_clear_of_closing
+from weir.recovery.reconcile import add_clear_of_closing, note_later
 from weir.recovery.rules.decision import Failure
 from weir.recovery.rules.plan import Plan
 from weir.restarts.answer import (
@@ -192,10 +192,14 @@ def _book_plan(
 
 
 def give_up(session: Session, services: Services, row: AttemptRow) -> None:
-    """Record that a failed attempt is followed by no other one; a clear and a notification follow from that."""
+    """Record that a failed attempt is followed by no other one; clears and a notification follow from that.
+
+    The closing tasks of its run and of later ones are cleared that are open and would call themselves closed.
+    """
     row.state = AttemptState.FAILED.value
     why = f"{RegionId(row.region, row.subtask)} has failed for good"
     add_clear_of_closing(session, services, row.run, why)
+    note_later(session, services, run_by_id(session, row.run))
     event = _failed_for_good(session.get_one(RunRow, row.run), row)
     tell_incident(session, row.run, event, services.now(), clear_number=times_cleared(session, row.run))
 

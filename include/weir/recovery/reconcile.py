@@ -71,7 +71,7 @@ def reconcile(
 
     What later epochs have read is compared with what the transaction has `written`, by stage and layout. `code` is the
     code that they run. Whether the run is closed is recorded, too, unless none of its tasks is called for, since it is
-    as a restore has made it; and so it is for later runs.
+    as a restore has made it; and so it is for later runs. The closing tasks that are cleared for it are counted.
     """
     is_followed = has_later(session, run)
     owed = _add_later(session, services, run, state, written, code) if is_followed else 0
@@ -85,9 +85,9 @@ def reconcile(
     wanted = {region: (state.region(region).newest_try, reason) for region, reason in due.items()}
     add_pending_clears(session, run, wanted, services.now())
     if not is_as_restored:
-        note_whether_closed(session, services, run, state.topology)
+        owed += note_whether_closed(session, services, run, state.topology)
     if is_followed:
-        _note_later(session, services, run)
+        owed += note_later(session, services, run)
     return owed + len(wanted)
 
 
@@ -282,36 +282,60 @@ def add_clear_of_closing(session: Session, services: Services, name: str, why: s
     the DagRun a success.
     """
     run = run_by_id(session, name)
+    return session.get_one(RunRow, run.id).closed_at is None and _clear_closing(session, services, run, why)
+
+
+def _clear_closing(session: Session, services: Services, run: Run, why: str) -> bool:
+    """Clear the closing task of an open run if it has succeeded, and report whether it is to be."""
     closing = attempts_of(session, run.id, CLOSE)
     has_closed = bool(closing) and closing[-1].state == AttemptState.COMMITTED.value
-    if not has_closed or session.get_one(RunRow, run.id).closed_at or not clears_consumers(run.topology):
+    if not has_closed or not clears_consumers(run.topology):
         return False
     reason = f"weir: {why}, and this run is no longer closed"
     add_pending_clear(session, run, CLOSE, closing[-1].try_number, reason, services.now())
     return True
 
 
-def note_whether_closed(session: Session, services: Services, run: Run, topology: Topology) -> None:
-    """Record whether all results of a closed run are valid and published, so that readers need not derive it again."""
+def note_whether_closed(session: Session, services: Services, run: Run, topology: Topology) -> int:
+    """Record whether all results of a closed run are valid and published, so that readers need not derive it again.
+
+    The closing task of one that is not, and that waits for an earlier run in which a task has failed for good, is
+    cleared: it waits for that run, and until then Airflow does not call the DagRun a success. Return the number of
+    clears.
+    """
     session.flush()
-    closing, is_closed = committed_attempt(session, run.id, CLOSE), False
+    closing, is_closed, why = committed_attempt(session, run.id, CLOSE), False, ""
     if closing is not None:
         state = run_state(session, run, topology)
         is_closed = _is_whole(state) and not outdated_publication(session, run, state, closing)
+        why = "" if is_closed or state.region(CLOSE).is_running else _failed_before(state)
     mark_closed(session, run.id, services.now() if is_closed else None)
     _end_incidents(session, services, run, is_closed=is_closed)
+    return int(bool(why) and _clear_closing(session, services, run, why))
 
 
-def _note_later(session: Session, services: Services, run: Run) -> None:
+def _failed_before(state: RunState) -> str:
+    """Say which task of an earlier run has failed for good, if results of the run wait for such a run; else ""."""
+    if not clears_later_epochs(state.topology):
+        return ""  # a later epoch is left to a person
+    own = (each for region in state.region_ids() for each in state.outputs(region))
+    if all(region.is_of_own_run for each in own for region in state.awaited_for(each)):
+        return ""
+    earlier = ((region, known) for region, known in state.regions.items() if not region.is_of_own_run)
+    failed = min((region for region, known in earlier if known.has_failed and region.name != CLOSE.name), default=None)
+    return "" if failed is None else f"{failed} has failed for good"
+
+
+def note_later(session: Session, services: Services, run: Run) -> int:
     """Record for later runs that were closed whether they are so again: what they have read may be valid again.
 
     A run is open, too, if something of it commits while an earlier run is repaired. No task of its own has to run
-    where that gives what has been read.
+    where that gives what has been read. Where it will not be given, since a task of the earlier run has failed for
+    good, the closing task is cleared. Return the number of clears.
     """
-    for other in open_again_after(session, run):
-        later = run_by_id(session, other, run.topology)
-        if later.topology.reads_previous:
-            note_whether_closed(session, services, later, later.topology)
+    later = [run_by_id(session, other, run.topology) for other in open_again_after(session, run)]
+    read = (each for each in later if each.topology.reads_previous)
+    return sum(note_whether_closed(session, services, each, each.topology) for each in read)
 
 
 def _end_incidents(session: Session, services: Services, run: Run, *, is_closed: bool) -> None:

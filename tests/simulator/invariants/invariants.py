@@ -61,6 +61,7 @@ from weir.coordination.values import Begun
 from weir.dataflow.dataflow import FailoverStrategy
 from weir.execution.run_state import CLOSE
 from weir.formats.paths import folder_of
+from weir.ledger.runs import dataflow_of
 from weir.topology.regions import PartitionId, RegionId
 
 
@@ -238,10 +239,14 @@ def a_clear_has_a_cause(history: History) -> Iterator[str]:
 
 
 def _is_to_fail(history: History, clear: Clear) -> bool:
-    """Report whether a closing task is cleared since something has failed in its run, which is no longer closed."""
-    ledger = history.ledger
-    own = [region for run, region in history.begun() if run == clear.run and region != CLOSE]
-    has_failed = any(newest.state == "failed" for each in own if (newest := ledger.newest(clear.run, each)) is not None)
+    """Report whether a closing task is cleared since something has failed in its run, which is no longer closed.
+
+    It may have failed in an earlier run, which that one reads.
+    """
+    ledger, of = history.ledger, dataflow_of(clear.run)
+    tasks = [each for each in history.begun() if each[1] != CLOSE and dataflow_of(each[0]) == of]
+    tasks = [each for each in tasks if each[0] <= clear.run]
+    has_failed = any(newest.state == "failed" for each in tasks if (newest := ledger.newest(*each)) is not None)
     return clear.run_region[1] == CLOSE and ledger.runs()[clear.run].closed_at is None and has_failed
 
 

@@ -13,6 +13,7 @@ from weir.formats.manifest import digest_schema
 from weir.ledger.database.tables import PendingClearRow, ReadSetRow, ResultRow, RunRow
 from weir.ledger.results import record_losses
 from weir.recovery.rules.staleness import USUAL_CAUSES
+from weir.restarts.strategy import NoRestart
 
 
 @pytest.fixture
@@ -170,6 +171,85 @@ def test_a_day_is_closed_again_once_the_day_before_is_as_it_was_read(tmp_path):
     days.airflow.run_until_quiet()
     assert all(is_closed(days, day) for day in (1, 2, 3))
     assert days.airflow.task("scheduled__2013-01-03", "aircraft-known", 0).try_number == 1
+
+
+@pytest.mark.parametrize("opened", ["before", "after"])
+def test_a_day_that_is_open_since_the_repair_of_the_day_before_has_failed_is_no_success(tmp_path, opened):
+    """It waits for nothing that Weir would clear in it but its closing task, which waits, and closes it in the end."""
+    days = three_days(tmp_path)
+    days.airflow.during = lambda key: fail_in(key, SECOND, "aircraft-known")
+    days.content["flights"] = "other"
+    compute(days, 2, "flights")
+    del days.content["flights"]
+    if opened == "before":
+        compute(days, 3, "flights")
+        assert (is_closed(days, 3), days.airflow.state_of(THIRD)) == (False, "success")
+    else:
+        days.airflow.run_until_quiet()
+        assert (is_closed(days, 3), days.airflow.state_of(THIRD)) == (True, "success")
+        compute(days, 3, "flights")
+    run_until_waiting(days)
+    require_waiting(days, f"aircraft-known[0] of {SECOND_ID} has failed for good")
+
+    days.airflow.during = lambda _key: None
+    days.airflow.clear_by_hand(SECOND, "aircraft-known")
+    days.airflow.run_until_quiet()
+    assert all(is_closed(days, day) for day in (1, 2, 3))
+    assert set(days.airflow.states().values()) == {"success"}
+
+
+def test_a_day_whose_input_was_given_up_is_no_success_where_what_makes_it_has_not_begun(tmp_path):
+    """The DagRun of the day before was deleted, and created again; what has failed in it is not what is read."""
+    days = three_days(tmp_path)
+    days.airflow.during = lambda key: fail_in(key, SECOND, "flights")
+    days.airflow.delete(SECOND)
+    days.airflow.dag_run(2)
+    days.airflow.run_until_quiet()
+    assert (is_closed(days, 3), days.airflow.state_of(THIRD)) == (True, "success")
+    compute(days, 3, "flights")
+    run_until_waiting(days)
+    require_waiting(days, f"flights[0] of {SECOND_ID} has failed for good")
+
+
+def test_a_day_that_is_only_marked_is_left_to_a_person_where_the_day_before_fails(tmp_path):
+    days = three_days(tmp_path, on_reprocess="mark")
+    days.airflow.during = lambda key: fail_in(key, SECOND, "aircraft-known")
+    days.content["flights"] = "other"
+    compute(days, 2, "flights")
+    del days.content["flights"]
+    compute(days, 3, "flights")
+    days.airflow.run_until_quiet()
+    assert (is_closed(days, 3), days.airflow.state_of(THIRD)) == (False, "success")
+
+
+SECOND, THIRD, SECOND_ID = "scheduled__2013-01-02", "scheduled__2013-01-03", f"ladder@{EPOCHS[1]}"
+
+
+def three_days(folder, **more):
+    (folder / "store").mkdir()
+    days = World(folder, aircraft(parallelism=1, **more))
+    run_days(days.airflow, 1, 2, 3)
+    days.airflow.strategy = NoRestart()
+    return days
+
+
+def fail_in(key, run, task):
+    if (key.run_id, key.task_id) == (run, task):
+        raise ValueError("the function raises")
+
+
+def run_until_waiting(world):
+    with pytest.raises(AssertionError, match="no end after 20 tries"):
+        world.airflow.run_until_quiet(20)
+
+
+def require_waiting(world, why):
+    """Require that the third day waits for the second, which has failed, and that its closing task was cleared once."""
+    assert [world.airflow.state_of(run) for run in (SECOND, THIRD)] == ["failed", "running"]
+    assert not is_closed(world, 3)
+    closing = world.airflow.task(THIRD, "weir_close")
+    assert (closing.state, closing.try_number) == ("up_for_reschedule", 2)
+    assert [note for note in notes(world) if why in note] == [f"weir: {why}, and this run is no longer closed"]
 
 
 def compute(world, day, task):
