@@ -6,9 +6,9 @@ an epoch and all before it, with `kept` by keyed state, of so many `runs`; with 
 numbers, in one region; `failover`, `consumers`, `keep`, `retained_checkpoints`, `replay` and `shadow_of` are the
 dataflow's. `quality` has the arguments of `expectations` by stage, or for `history`. With `lake` the sums go into
 tables of Delta Lake and Iceberg, too, in the folder `lake` beside the file. With `readers` two more DAGs are scheduled
-on the sums, by events and by epochs. `on` names a data set that schedules the DAG, each day of it; with `reads` it is another dataflow,
-which adds up the sums of the last three days of that data set. With `within` it adds up those of its parts of the day,
-and the clock schedules it.
+on the sums, by events and by epochs. `on` names a data set that schedules the DAG, each day of it; with `reads` it is
+another dataflow, which adds up the sums of the last three days of that data set. With `within` it adds up those of its
+parts of the day, and the clock schedules it.
 """
 
 from __future__ import annotations
