@@ -178,7 +178,7 @@ class Deployed:
             "enriched": {},
             "by_product": {},
             "by": "product",
-            "spent": {"ttl": "30 days"},
+            "spent": {},
         }
 
     def file_of(self, day):
@@ -517,7 +517,8 @@ DECLARED = (
 @pytest.mark.timeout(1800)
 def test_what_is_declared_otherwise_counts_from_the_next_day_on_and_no_more_is_computed(airflow):
     before, found = Counter(), {}
-    edits = (Edit("the first day", nothing, {"products", "enriched", "by_product"}), *DECLARED)
+    first = Edit("the first day", declare(spent={"ttl": "30 days"}), {"products", "enriched", "by_product"})
+    edits = (first, *DECLARED)
     for day, each in enumerate(edits, 1):
         there = attempts(airflow)
         each.deploy(airflow)
