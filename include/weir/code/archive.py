@@ -122,7 +122,7 @@ def pack(
     importlib.invalidate_caches()  # a process that was forked remembers where there was nothing
     files: dict[str, bytes] = {}
     sources: dict[str, bytes] = {}
-    waiting, known, folders_of = list(modules), set(modules) | _OWN | sys.stdlib_module_names, set[Path]()
+    waiting, known, lying_in = list(modules), set(modules) | _OWN | sys.stdlib_module_names, set[Path]()
     while waiting:
         module = waiting.pop(0)
         spec = _spec(module)
@@ -130,13 +130,13 @@ def pack(
         files = {**own, **files}
         if module in _OWN:
             continue
-        folders_of |= _folders(spec)
+        lying_in |= folders_of(spec)
         sources |= own
         imported = top_level_imports(own) - known
-        beside = {name for name in imported if _folders(_found(name)) & folders_of}
+        beside = {name for name in imported if folders_of(found_module(name)) & lying_in}
         waiting += sorted(beside)
         known |= beside
-    data = _data(folders_of, data_beside(sources), {PurePosixPath(name).parts[0] for name in files})
+    data = _data(lying_in, data_beside(sources), {PurePosixPath(name).parts[0] for name in files})
     folders = {folder for name in files if name.endswith(".py") for folder in PurePosixPath(name).parents}
     packages = {f"{folder}/__init__.py": b"" for folder in folders - {PurePosixPath()}}
     texts = {name: text.encode() for name, text in sql.items()}
@@ -147,7 +147,7 @@ def pack(
     return Archive({**packages, **data, **files, **texts, **stored})
 
 
-def _folders(spec: ModuleSpec | None) -> set[Path]:
+def folders_of(spec: ModuleSpec | None) -> set[Path]:
     """Return the folders of the path in which a top-level module lies, without those of installed packages."""
     if spec is None:
         return set()
@@ -296,7 +296,8 @@ def _zip_of(path: Path) -> Path | None:
     return next((parent for parent in path.parents if parent.is_file()), None)
 
 
-def _found(module: str) -> ModuleSpec | None:
+def found_module(module: str) -> ModuleSpec | None:
+    """Return where Python finds a top-level module; None where it does not."""
     try:
         return importlib.util.find_spec(module)
     except (ImportError, ValueError):
@@ -304,7 +305,7 @@ def _found(module: str) -> ModuleSpec | None:
 
 
 def _spec(module: str) -> ModuleSpec:
-    spec = _found(module)
+    spec = found_module(module)
     if spec is None or (spec.submodule_search_locations is None and not _is_file(Path(str(spec.origin)))):
         raise Misconfigured.of("code.module_not_here", module=module)
     return spec

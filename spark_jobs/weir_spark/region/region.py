@@ -14,10 +14,12 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+from weir.code.elsewhere import modules_elsewhere
 from weir.code.functions import check_call, load
 from weir.code.hints import hint_of
 from weir.code.sql_rules import is_sql, text_of
 from weir.code.time_and_chance import told_by_time_or_chance
+from weir.code.version import code_version
 from weir.connections import FROM_ENVIRONMENT, LookUps
 from weir.dataflow.state import StateKind
 from weir.errors import Internal, Misconfigured, WeirError, first_line
@@ -126,6 +128,10 @@ class _Execution:
     """What functions have looked at in their context."""
     vouched_for: set[str] = field(default_factory=set)
     """What those have looked at that somebody vouches for: of them only what is of the epoch counts."""
+    elsewhere: dict[str, bytes] = field(default_factory=dict)
+    """The modules that the archive's import, and that no archive and no version of a distribution tells of."""
+    not_shared: str = ""
+    """Why nobody takes its results, and it takes none."""
     names: OwnNames = field(init=False)
     temporary: Temporary = field(init=False)
 
@@ -141,6 +147,7 @@ class _Execution:
             settings = configure(self.session, self.job.spark_conf)
             if self.job.made_of:
                 settings |= {"python.packages": packages(), "spark.sql": sql_settings(self.session)}
+                settings |= self._code_elsewhere()
             self.imported.ship(self.session)
             for note in self.job.notes:
                 self.log(note)
@@ -172,6 +179,18 @@ class _Execution:
         looked_at = self._looked_at(copies.computed)
         return replace(report, outputs=outputs, resumed=copies.resumed_from, checks=found, looked_at=looked_at)
 
+    def _code_elsewhere(self) -> dict[str, str]:
+        """Return, as what a session has, the version of the code that functions reach outside of the archive."""
+        files = self.imported.archive.files
+        try:
+            self.elsewhere = modules_elsewhere(files)
+        except WeirError as error:
+            self.not_shared = str(error)
+        if not self.elsewhere:
+            return {}
+        functions = [each.function for each in self.job.stages if each.function and not _is_of_weir(each)]
+        return {"python.elsewhere": code_version({**self.elsewhere, **files}, functions)}
+
     def _taken(self, settings: dict[str, str]) -> dict[str, Any] | None:
         """Return what the report has of results that are taken; None where they are computed, and the log says why."""
         take = self.job.take
@@ -180,7 +199,9 @@ class _Execution:
         own = [output for stage in self.job.stages for output in stage.outputs]
         why = "it was made by other code, or in a session of other settings or versions"
         uncounted = [each.stage for each in take.outputs if each.state and each.state.tallies is None]
-        if any(_counting(self.job, name) for name in uncounted):
+        if self.not_shared:
+            why = self.not_shared
+        elif any(_counting(self.job, name) for name in uncounted):
             why = f"a suite asks for the number of rows of {', '.join(uncounted)}, which it has not counted"
         elif (take.code, take.session) == (self.code, settings):
             with measured(self.seconds, "take"):
@@ -211,9 +232,10 @@ class _Execution:
         functions = [
             stage.function
             for stage in self.job.stages
-            if stage.function and not stage.is_vouched_for and not stage.function.startswith(_OF_WEIR)
+            if stage.function and not stage.is_vouched_for and not _is_of_weir(stage)
         ]
-        told = told_by_time_or_chance(self.imported.archive.files, functions) or self._changed_source()
+        files = {**self.elsewhere, **self.imported.archive.files}
+        told = self.not_shared or told_by_time_or_chance(files, functions) or self._changed_source()
         if told:
             self.log(f"no other task takes these results: {told}")
             return None
@@ -443,6 +465,10 @@ def _owner(stage: StageToRun) -> str:
 
 def _positional(stage: StageToRun) -> tuple[str, ...]:
     return ("ctx",) if stage.split is None else ("ctx", "split")
+
+
+def _is_of_weir(stage: StageToRun) -> bool:
+    return stage.function.startswith(_OF_WEIR)
 
 
 def _only(inputs: dict[str, DataFrame], stage: StageToRun) -> DataFrame:

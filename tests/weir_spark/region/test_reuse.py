@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import sys
 import uuid
 from pathlib import Path
 
@@ -302,6 +304,45 @@ def test_rows_that_are_taken_are_checked_as_they_lie_by_a_suite_that_is_newer(de
     with airflow.services.ledger.transaction() as session:
         (row,) = session.scalars(select(QualityCheckRow).where(QualityCheckRow.run.endswith("03T000000Z")))
         assert [each["observed"] for each in row.results] == [2]
+
+
+FEES = "from pyspark.sql import functions as F\n\n\ndef fee(rows):\n    return {fee}\n"
+
+
+@pytest.fixture
+def write_fees(tmp_path, monkeypatch):
+    """Write a module into a folder of the path that no archive has."""
+    name = f"fees_{uuid.uuid4().hex[:12]}"
+    (tmp_path / "plugins").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path / "plugins"))
+
+    def write(fee):
+        (tmp_path / "plugins" / f"{name}.py").write_text(FEES.format(fee=fee))
+        importlib.invalidate_caches()
+        sys.modules.pop(name, None)  # each process of a task imports it anew
+        return name
+
+    yield write
+    sys.modules.pop(name, None)
+
+
+def test_a_helper_in_another_folder_of_the_path_counts_as_one_of_the_pipeline(deployed, modules, write_fees):
+    name = write_fees("F.lit(1)")
+    text = f"import {name}\n\ndef named(ctx, codes):\n    return codes.where('maker < 2').select({name}.fee(codes))\n"
+    modules.files["named"].write_text(text)
+    airflow = deployed(*modules.of_file())
+    run(airflow, 1, 2)
+    assert taken(airflow, 2) == {"codes"}
+    write_fees("F.lit(1000)")
+    run(airflow, 3)
+    assert taken(airflow, 3) == set()
+    assert rows(airflow, "named", 3) == [(1000,), (1000,)]
+    write_fees("F.lit(1000)  # a comment")
+    run(airflow, 4)
+    assert taken(airflow, 4) == {"codes"}
+    write_fees("F.date_diff(F.current_date(), F.current_date())")
+    run(airflow, 5, 6)
+    assert taken(airflow, 6) == set()
 
 
 def test_another_setting_of_the_server_is_another_session(spark):
