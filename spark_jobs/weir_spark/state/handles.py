@@ -70,6 +70,22 @@ class KeyState:
         self._kind(column)
         return ReducingState(self, column, function)
 
+    def aggregating(
+        self,
+        column: str,
+        *,
+        create: Callable[[], Any],
+        add: Callable[[Any, Any], Any],
+        result: Callable[[Any], Any],
+    ) -> AggregatingState:
+        """An accumulator that takes up each value that is added, and a result that is computed from it.
+
+        `create` makes an empty accumulator, `add` returns the one with a value more, and `result` what it comes to. The
+        column has the accumulator, so its type is that of it: STRUCT<sum: DOUBLE, n: BIGINT> for a dictionary of both.
+        """
+        self._kind(column)
+        return AggregatingState(self, column, create, add, result)
+
     def _kind(self, column: str) -> str:
         if column not in self._columns:
             there = ", ".join(self._columns) or "none"
@@ -146,6 +162,32 @@ class ReducingState(ValueState):
         """Reduce what is there with a value; the first one is taken as it is."""
         before = self.get()
         self.set(value if before is None else self._function(before, value))
+
+
+class AggregatingState(ColumnState):
+    """An accumulator of what is added, as Flink's AggregatingState: of other types than its values and its result."""
+
+    def __init__(
+        self,
+        state: KeyState,
+        column: str,
+        create: Callable[[], Any],
+        add: Callable[[Any, Any], Any],
+        result: Callable[[Any], Any],
+    ) -> None:
+        super().__init__(state, column)
+        self._accumulator = ValueState(state, column)
+        self._create, self._add, self._result = create, add, result
+
+    def get(self, default: Any = None) -> Any:
+        """The result of what was added; `default` where nothing was."""
+        accumulated = self._accumulator.get()
+        return default if accumulated is None else self._result(accumulated)
+
+    def add(self, value: Any) -> None:
+        """Add a value."""
+        accumulated = self._accumulator.get()
+        self._accumulator.set(self._add(self._create() if accumulated is None else accumulated, value))
 
 
 class ListOfKey(ColumnState):

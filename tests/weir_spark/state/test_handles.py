@@ -137,6 +137,29 @@ def test_to_remove_what_is_not_there_changes_nothing():
     assert state._change() == (False, None)
 
 
+def test_an_aggregating_state_has_an_accumulator_of_another_type_than_its_values_and_its_result():
+    def mean_of(state):
+        return state.aggregating(
+            "mean",
+            create=lambda: {"sum": 0.0, "n": 0},
+            add=lambda so_far, value: {"sum": so_far["sum"] + value, "n": so_far["n"] + 1},
+            result=lambda so_far: so_far["sum"] / so_far["n"],
+        )
+
+    state = KeyState({"mean": VALUE}, None)
+    mean = mean_of(state)
+    assert (mean.get(), mean.get("none")) == (None, "none")
+    mean.add(1)
+    mean.add(4)
+    assert mean.get() == 2.5
+    assert state._change() == (True, {"mean": {"sum": 5.0, "n": 2}})
+    known = KeyState({"mean": VALUE}, {"mean": {"sum": 5.0, "n": 2}})
+    mean_of(known).add(4)
+    assert mean_of(known).get() == 3.0
+    mean_of(known).clear()
+    assert (mean_of(known).get(), known._change()) == (None, (True, None))
+
+
 def test_a_reducing_value_takes_the_first_as_it_is():
     state = unknown()
     longest = state.reducing("n", max)
