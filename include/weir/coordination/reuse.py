@@ -117,8 +117,9 @@ def _may_be_shared(topology: Topology, region: RegionId) -> bool:
 
 def _takes(session: Session, run: Run, region: RegionId) -> bool:
     """Report whether a task that Weir clears takes what it finds."""
-    is_computed = _is_by_person(session, run, region) or _is_suspected(session, run, run.topology, region)
-    return _may_be_shared(run.topology, region) and not is_computed
+    return _may_be_shared(run.topology, region) and not (
+        _is_by_person(session, run, region) or _is_suspected(session, run, run.topology, region)
+    )
 
 
 def _is_by_person(session: Session, run: Run, region: RegionId) -> bool:
