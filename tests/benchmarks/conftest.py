@@ -28,6 +28,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--quality-rows", default="4000000,24000000", help="how many rows the checked regions have")
     group.addoption("--quality-suites", help="by which suites they are checked, separated by commas (all)")
     group.addoption("--sink-rows", type=int, default=10_000_000, help="how many rows a version has (10000000)")
+    group.addoption(
+        "--window-rows", type=int, default=1_000_000, help="how many rows an epoch of windows has (1000000)"
+    )
     group.addoption("--figures-sizes", default="0.1,1", help="GB of state, separated by commas (0.1,1)")
     group.addoption("--figures-subtasks", default="1,2,4,8", help="parallelisms that wait (1,2,4,8), in the first size")
     group.addoption("--figures-means", default="40,20,10", help="seconds between failures, besides never (40,20,10)")

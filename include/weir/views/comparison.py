@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from weir.coordination.services import Services
 from weir.formats.programs import ComparisonAnswer, RepeatedKey
 from weir.reading.comparison_rules import ColumnDifference
-from weir.reading.pairs import Pair, Pairs
+from weir.reading.pairs import Pair, Pairs, pairs_of_epochs
 
 
 class Outcome(Enum):
@@ -110,6 +111,12 @@ def comparison(pairs: Pairs, answers: Sequence[Answer]) -> Comparison:
     return Comparison(
         a=pairs.run_a, b=pairs.run_b, results=results, only_in_a=pairs.only_in_a, only_in_b=pairs.only_in_b
     )
+
+
+def epochs_compared(services: Services, a: str, b: str, newest: int = 0) -> list[Comparison] | None:
+    """Return how the epochs of two dataflows compare by what is recorded of them, as `pairs_of_epochs` pairs them."""
+    pairs = pairs_of_epochs(services, a, b, newest)
+    return None if pairs is None else [comparison(each, ()) for each in pairs]
 
 
 def result_comparison(pair: Pair, answer: Answer | None) -> ResultComparison:

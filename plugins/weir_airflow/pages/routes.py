@@ -16,13 +16,12 @@ from fastapi import APIRouter, Depends, Query, Request, status
 from fastapi.responses import HTMLResponse, Response
 
 from weir.coordination.services import Services
-from weir.reading.pairs import pairs_of_epochs
 from weir.recovery.dataset_plans import plans_if_changed
 from weir.recovery.questions import Question
 from weir.recovery.run_plans import Acts
 from weir.requests import request as requests
 from weir.requests.verbs import VERIFIES, plan_request
-from weir.views.comparison import Comparison, comparison
+from weir.views.comparison import Comparison, epochs_compared
 from weir.views.dataflows import NEWEST, DataflowDetails, dataflow_details, dataflow_overviews, upkeep_of
 from weir.views.datasets import dataflows_of, dataset_views, inputs_of_run
 from weir.views.documents import document
@@ -80,8 +79,7 @@ def dataflow(request: Request, dag_id: str, user: GetUserDep, *, kept: bool = Fa
 
 def _epochs_beside(services: Services, details: DataflowDetails) -> list[Comparison]:
     """Return how the newest epochs of a shadow compare with those of the dataflow that it runs beside."""
-    pairs = pairs_of_epochs(services, details.shadow_of, details.overview.dataflow, NEWEST) or []
-    return [comparison(each, ()) for each in pairs]
+    return epochs_compared(services, details.shadow_of, details.overview.dataflow, NEWEST) or []
 
 
 @router.get("/dags/{dag_id}/run", dependencies=MAY_READ)

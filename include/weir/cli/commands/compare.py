@@ -56,19 +56,19 @@ def compare(
     them. Exit code 0: all that both have are equal. 1: some differ. 2: some could not be compared.
     """
     from weir.cli.programs import own_server  # noqa: PLC0415  pyarrow is slow to import
-    from weir.reading.pairs import WantedComparison, opened_pairs, pairs_of_epochs  # noqa: PLC0415  likewise
-    from weir.views.comparison import comparison  # noqa: PLC0415  likewise
+    from weir.reading.pairs import WantedComparison, opened_pairs  # noqa: PLC0415  likewise
+    from weir.views.comparison import comparison, epochs_compared  # noqa: PLC0415  likewise
 
     wanted = WantedComparison(a=a, b=b, stage=stage, key=columns_of(key_columns), shown=limit)
     with opened_services() as services:
-        epochs = pairs_of_epochs(services, a, b)
+        epochs = epochs_compared(services, a, b)
         if epochs is not None:
             options = {"--stage": stage, "--key": key_columns, "--limit": limit != SHOWN, "--remote": remote}
             if named := [name for name, given in options.items() if given]:
                 raise Misconfigured.of("cli.not_of_epochs", a=a, b=b, named=named)
-            if not any(each.pairs for each in epochs):
+            if not any(each.results for each in epochs):
                 raise Misconfigured.of("reading.no_epoch_in_common", a=a, b=b)
-            _print_epochs([comparison(each, ()) for each in epochs], as_json=as_json)
+            _print_epochs(epochs, as_json=as_json)
         with opened_pairs(services, wanted) as pairs:
             asked = [each.asked for each in pairs.pairs if each.asked is not None]
             found = comparison(pairs, answers(asked, remote or own_server(os.environ)))
