@@ -30,8 +30,10 @@ __all__ = ["Window", "late_rows", "session_window", "watermark", "window", "wind
 _DURATION = re.compile(r"(\d{1,6}) ?(second|minute|hour|day|week)s?")
 _CALL = re.compile(r"\s*([a-z_]+)\s*\((.*)\)\s*", re.IGNORECASE | re.DOTALL)
 _OPEN = "open"
-_START, _END, _NEW, _FIRING, _PART, _ROWS = ("_weir_start", "_weir_end", "_weir_new", "firing", "_weir_part", "rows")
-_OWN = ("window", _FIRING)
+_ROWS = "rows"
+_OWN = ("window", "firing")
+_START, _END, _NEW, _PART = ("_weir_start", "_weir_end", "_weir_new", "_weir_part")
+_SPAN, _FIRING = ("_weir_window", "_weir_firing")  # beside rows that may have columns named as the result's
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,8 @@ class Window:
         if self.is_session:
             return F.array(F.unix_micros(F.col(quoted(self.time))))
         at, last = F.unix_micros(F.col(quoted(self.time))), self.last_end() - F.lit(self.size)
-        starts = [last - F.lit(number * self.slide) for number in range(-(-self.size // self.slide))]
-        return F.filter(F.array(*starts), lambda start: start + F.lit(self.size) > at)
+        first = last - F.lit((self.size - 1) // self.slide * self.slide)
+        return F.filter(F.sequence(first, last, F.lit(self.slide)), lambda start: start + F.lit(self.size) > at)
 
 
 def window(
@@ -82,7 +84,7 @@ def window(
     slide = size if slideDuration is None else _micros("slideDuration", slideDuration)
     if slide > size:
         raise Misconfigured.of("windows.slide_too_long", slide=slideDuration, size=windowDuration)
-    return Window(timeColumn, size, slide, 0 if startTime is None else _micros("startTime", startTime) % slide)
+    return Window(timeColumn, size, slide, 0 if startTime is None else _micros("startTime", startTime, least=0) % slide)
 
 
 def session_window(timeColumn: str, gapDuration: str) -> Window:  # noqa: N803  as above
@@ -104,7 +106,7 @@ def watermark(
 
     It is the newest `eventTime` that has come, less `delayThreshold`, and never goes back; null until a row has come.
     With `split`, a column that names where a row comes from (a partition, a file, a site), it is that of the split
-    whose newest row is the oldest. A split of which no row has come in the epochs of the last `idle` does not count.
+    whose newest row is the oldest. A split of which no row has come in the epochs of the last `idle` is forgotten.
     `arrived` is a list state of the stage, which must have one subtask. Rows without a time do not count. Raises
     Misconfigured.
     """
@@ -113,15 +115,20 @@ def watermark(
     _require_time(rows, eventTime)
     delay, quiet = _micros("delayThreshold", delayThreshold, least=0), None if idle is None else _micros("idle", idle)
     known = dict(next(iter(arrived.get()), {}))
-    before, splits, ended = known.get("watermark"), dict(known.get("splits", {})), _since_1970(ctx.interval[1])
+    before, ended = known.get("watermark"), _since_1970(ctx.interval[1])
+    splits = (
+        dict(known["splits"]) if known.get("split") == split and known else {}
+    )  # of another column none comes again
     name = F.lit("") if split is None else F.coalesce(F.col(quoted(split)).cast("string"), F.lit(""))
     at = F.unix_micros(F.col(quoted(eventTime)))
     for row in rows.groupBy(name.alias("split")).agg(F.max(at).alias("at")).where("at IS NOT NULL").collect():
         splits[row["split"]] = [max(row["at"], splits.get(row["split"], [row["at"]])[0]), ended]
-    counted = [newest for newest, seen in splits.values() if quiet is None or ended - seen < quiet]
+    if quiet is not None:
+        splits = {name: (newest, seen) for name, (newest, seen) in splits.items() if ended - seen < quiet}
+    counted = [newest for newest, _ in splits.values()]
     reached = [each for each in (before, min(counted) - delay if counted else None) if each is not None]
     now = max(reached, default=None)
-    arrived.update([{"splits": splits, "watermark": now}])
+    arrived.update([{"split": split, "splits": splits, "watermark": now}])
     made = rows.sparkSession.createDataFrame([(before, now)], "before BIGINT, watermark BIGINT")
     return made.select(*(F.timestamp_micros(F.col(each)).alias(each) for each in ("before", "watermark")))
 
@@ -132,7 +139,7 @@ def late_rows(rows: DataFrame, marks: DataFrame, over: Window, lateness: str = "
     For a stage of its own, with the same `rows`, `marks`, `over` and `lateness`: its rows are counted as those of any
     result are. A row of a session is judged by a session of its own. Raises Misconfigured.
     """
-    _require_time(rows, over.time)
+    _require_over(rows, over)
     before, kept = _bounds(marks)[0], _micros("lateness", lateness, least=0)
     if before is None:
         return rows.limit(0)
@@ -169,7 +176,8 @@ def windowed(
     keys = [by] if isinstance(by, str) else list(by)
     before, now = _bounds(marks)
     kept = _micros("lateness", lateness, least=0)
-    _require_time(rows, over.time)
+    _require_over(rows, over)
+    _require_names(rows, keys, aggregates)
     partial = _partial(rows, keys, aggregates)
     _require_state(state, keys, partial, rows)
     new = rows.where(F.col(quoted(over.time)).isNotNull()).withColumn(_START, F.explode(over.starts()))
@@ -225,18 +233,14 @@ class _Partial:
 
 
 def _partial(rows: DataFrame, keys: Sequence[str], aggregates: Mapping[str, str]) -> _Partial:
-    """Return what is kept of open windows. Raises Misconfigured for names that a result cannot have, and for MAPs."""
-    taken = [*keys, *_OWN]
-    for name in aggregates:
-        if name in taken:
-            raise Misconfigured.of("windows.name_taken", name=name, taken=taken)
+    """Return what is kept of open windows. Raises Misconfigured for MAPs."""
     whole = {name: F.expr(text) for name, text in aggregates.items()}
     types = _types(rows, [each.alias(name) for name, each in whole.items()])
     calls = {name: _call(text, types[name]) for name, text in aggregates.items()}
     if all(calls.values()):
         kept = tuple(each for name, call in calls.items() if call for each in _columns(name, *call))
-        of_kept = _types(rows, [each.made.alias(each.name) for each in kept])
-        if len(of_kept) == len(kept):
+        if len({name.lower() for name in (*keys, *(each.name for each in kept))}) == len(keys) + len(kept):
+            of_kept = _types(rows, [each.made.alias(each.name) for each in kept])
             results = {name: (_result(name, call[0]), types[name]) for name, call in calls.items() if call}
             return _Partial(kept, of_kept, results)
     columns = [each for each in rows.schema.fields if each.name not in keys]
@@ -328,14 +332,9 @@ def _keep(state: KeyedState, merged: DataFrame, named: Sequence[Column], partial
         F.timestamp_micros(_END).alias("end"),
         *(F.col(quoted(each)) for each in partial.types),
     )
-    by_start = F.array_sort(F.collect_list(piece), lambda one, other: _sign(one["start"], other["start"]))
-    rows = left.groupBy(*named).agg(by_start.alias(_OPEN))
+    rows = left.groupBy(*named).agg(F.array_sort(F.collect_list(piece)).alias(_OPEN))
     state.delete(merged.select(*named).distinct())
     state.upsert(rows, only_changed=True)  # of several changes of a key, the last one counts
-
-
-def _sign(one: Column, other: Column) -> Column:
-    return F.when(one < other, -1).when(one > other, 1).otherwise(0)
 
 
 def _fired(
@@ -347,14 +346,14 @@ def _fired(
     fires = (is_over & ~was_over) | (F.col(_NEW) & (is_over | F.lit(early)))
     firing = F.when(was_over, "late").when(is_over, "on_time").otherwise("early")
     span = F.struct(F.timestamp_micros(_START).alias("start"), F.timestamp_micros(_END).alias("end"))
-    fired = merged.where(fires).withColumn(_OWN[0], span).withColumn(_FIRING, firing)
+    fired = merged.where(fires).withColumn(_SPAN, span).withColumn(_FIRING, firing)
     results = [each.cast(of).alias(name) for name, (each, of) in partial.results.items()]
-    own, firing = F.col(_OWN[0]), F.col(_FIRING)
-    if not partial.has_rows:
-        return fired.select(*named, own, *results, firing)
-    rows = fired.select(*named, own, firing, F.explode(_ROWS).alias(_PART)).select(*named, own, firing, f"{_PART}.*")
-    names = list(partial.results)
-    return rows.groupBy(*named, own, firing).agg(*results).select(*named, own, *map(quoted, names), firing)
+    if partial.has_rows:
+        of_window = [*named, F.col(_SPAN), F.col(_FIRING)]
+        rows = fired.select(*of_window, F.explode(_ROWS).alias(_PART)).select(*of_window, f"{_PART}.*")
+        fired = rows.groupBy(*of_window).agg(*results)
+        results = [F.col(quoted(name)) for name in partial.results]
+    return fired.select(*named, F.col(_SPAN).alias(_OWN[0]), *results, F.col(_FIRING).alias(_OWN[1]))
 
 
 # What is declared
@@ -377,18 +376,52 @@ def _require_time(rows: DataFrame, name: str) -> None:
         raise Misconfigured.of("windows.time_unfit", name=name, found=shown, columns=list(types))
 
 
+def _require_over(rows: DataFrame, over: Window) -> None:
+    if not isinstance(over, Window):
+        raise Misconfigured.of("windows.no_window", found=type(over).__name__)
+    _require_time(rows, over.time)
+
+
+def _require_names(rows: DataFrame, keys: Sequence[str], aggregates: Mapping[str, str]) -> None:
+    """Require keys that the rows have, aggregates that are texts, and names that no two columns share for Spark."""
+    missing = [each for each in keys if each not in rows.columns]
+    if missing:
+        raise Misconfigured.of("windows.key_missing", missing=missing, columns=rows.columns)
+    if not aggregates or not all(isinstance(text, str) for text in aggregates.values()):
+        raise Misconfigured.of("windows.no_texts", found=aggregates)
+    for names, others in ((keys, [*_OWN, _OPEN, _ROWS]), (aggregates, [*keys, *_OWN, "start", "end"])):
+        taken = list(others)
+        for name in names:
+            if name.lower() in map(str.lower, taken):
+                raise Misconfigured.of("windows.name_taken", name=name, taken=taken)
+            taken.append(name)
+
+
 def _require_state(state: KeyedState, keys: Sequence[str], partial: _Partial, rows: DataFrame) -> None:
     """Require the schema that a state of open windows has: its keys, and an array."""
     edges = [T.StructField("start", T.TimestampType()), T.StructField("end", T.TimestampType())]
     open_ = T.ArrayType(T.StructType([*edges, *(T.StructField(name, of) for name, of in partial.types.items())]))
     wanted = {**{each.name: each.dataType for each in rows.schema.fields if each.name in keys}, _OPEN: open_}
     found = {each.name: each.dataType for each in state.stored.schema.fields}
-    shown = {name: of.simpleString() for name, of in wanted.items()}
-    if {name: of.simpleString() for name, of in found.items()} != shown or {*state.stored.keys} != {*keys}:
-        schema = ", ".join(f"{name} {of.upper() if name != _OPEN else of}" for name, of in shown.items())
-        raise Misconfigured.of(
-            "windows.state_unfit", state=state.stored.read.state.name, keys=list(keys), schema=schema
-        )
+    declared, shown = state.stored.read.state, {name: _ddl(of) for name, of in wanted.items()}
+    if {name: _ddl(of) for name, of in found.items()} != shown or {*state.stored.keys} != {*keys}:
+        schema = ", ".join(f"{_spelled(name)} {of}" for name, of in shown.items())
+        raise Misconfigured.of("windows.state_unfit", state=declared.name, keys=list(keys), schema=schema)
+    if declared.ttl is not None:
+        raise Misconfigured.of("windows.state_expires", state=declared.name, ttl=declared.ttl)
+
+
+def _ddl(of: T.DataType) -> str:
+    """Spell a type as in the schema of a state, with the names of its fields."""
+    if isinstance(of, T.ArrayType):
+        return f"ARRAY<{_ddl(of.elementType)}>"
+    if isinstance(of, T.StructType):
+        return f"STRUCT<{', '.join(f'{_spelled(each.name)}: {_ddl(each.dataType)}' for each in of.fields)}>"
+    return of.simpleString().upper()
+
+
+def _spelled(name: str) -> str:
+    return name if re.fullmatch("[A-Za-z0-9_]+", name) else quoted(name)
 
 
 def _micros(what: str, text: str, least: int = 1) -> int:

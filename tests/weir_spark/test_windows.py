@@ -54,11 +54,18 @@ class Pipeline:
     lateness: str = "0 seconds"
     early: bool = False
     more: dict = field(default_factory=dict)
+    by: str = "zone"
+    rows: str = ROWS
+    ttl: str | None = None
     epochs: int = 0
     arrived: list = field(default_factory=list)
 
     def __post_init__(self):
-        self.chain = StateChain(self.store, keyed_state("windows", key="zone", schema=schema_of(self.kept)), 16)
+        self.declare("zone", schema_of(self.kept))
+
+    def declare(self, key, schema):
+        declared = keyed_state("windows", key=key, schema=schema, ttl=self.ttl)
+        self.chain = StateChain(self.store, declared, 16)
 
     def epoch(self, rows):
         """What fires in an epoch in which these rows come, the late ones among them, and the watermark."""
@@ -66,7 +73,7 @@ class Pipeline:
         interval = (begun, begun + timedelta(hours=1))
         name = f"{begun:%Y%m%dT%H%M%SZ}"
         self.epochs += 1
-        of = self.spark.createDataFrame(rows, ROWS)
+        of = self.spark.createDataFrame(rows, self.rows)
         context = StageContext(epoch=name, interval=interval, subtask=0, parallelism=1, parameters={}, spark=self.spark)
         given = InputToRead(argument="arrived", layout=PLAIN, spark_schema="", partitions=())
         seen = ListState(state=list_state("arrived"), session=self.spark, given_as=given, subtask=0, parallelism=1)
@@ -74,8 +81,8 @@ class Pipeline:
         marks = watermark(context, of, seen, "at", self.delay, **self.more)
         self.arrived = seen.kept()
         state = KeyedState(StoredState(self.spark, self.chain.read(name, (0, 15)), (0, 15)))
-        found = windowed(of, marks, state, "zone", self.over, self.aggregates, lateness=self.lateness, early=self.early)
-        fired = found.collect()
+        how = {"lateness": self.lateness, "early": self.early}
+        fired = windowed(of, marks, state, self.by, self.over, self.aggregates, **how).collect()
         late = late_rows(of, marks, self.over, self.lateness).collect()
         self.chain.go_on(name, {(0, 15): write_state(state, "windows", self.chain.output(name), self.store)})
         return fired, late, marks.collect()[0]["watermark"]
@@ -280,11 +287,40 @@ def test_the_watermark_is_that_of_the_split_that_is_behind_unless_it_is_idle(spa
     assert [(utc(each) - FIRST) // minutes(1) for each in marks] == [10, 10, 160, 160, 215, 215]
 
 
+def test_splits_that_are_idle_or_of_another_column_leave_the_state(spark, store):
+    pipeline = Pipeline(spark, store, HOURS.over, SUMS, OF_SUMS, more={"split": "fare", "idle": "2 hours"})
+    for number in range(3):
+        pipeline.epoch([("a", FIRST + minutes(number), "x", number)])
+    assert '"splits":{"1":' in pipeline.arrived[0]
+    pipeline.more = {"split": "site"}
+    _, _, mark = pipeline.epoch([("a", FIRST + minutes(60), "x", 1)])
+    assert utc(mark) == FIRST + minutes(50)
+
+
+def test_a_row_may_be_in_very_many_windows(spark):
+    starts = window("at", "1 day", "1 minute").starts()
+    found = spark.createDataFrame([(FIRST + minutes(3),)], "at TIMESTAMP").select(starts.alias("starts")).collect()
+    of_row = [datetime.fromtimestamp(each / 1_000_000, UTC) for each in found[0]["starts"]]
+    assert sorted(of_row) == [FIRST + minutes(4 - 1440 + number) for number in range(1440)]
+
+
 @pytest.mark.parametrize(
     ("change", "kind"),
     [
         ({"aggregates": {"rides": "count(*)"}}, "windows.state_unfit"),
+        ({"ttl": "7 days"}, "windows.state_expires"),
         ({"aggregates": {"window": "count(*)"}}, "windows.name_taken"),
+        ({"aggregates": {"start": "min(at)"}}, "windows.name_taken"),
+        ({"aggregates": {"Zone": "count(*)"}}, "windows.name_taken"),
+        ({"aggregates": {"rides": "count(*)", "Rides": "sum(fare)"}}, "windows.name_taken"),
+        ({"aggregates": {}}, "windows.no_texts"),
+        ({"by": "nowhere"}, "windows.key_missing"),
+        ({"by": "Zone"}, "windows.key_missing"),
+        *(
+            ({"by": name, "rows": f"{ROWS}, {name} STRING"}, "windows.name_taken")
+            for name in ("window", "firing", "open")
+        ),
+        ({"over": "1 hour"}, "windows.no_window"),
         ({"lateness": "soon"}, "windows.duration_malformed"),
         ({"over": window("fare", "1 hour")}, "windows.time_unfit"),
         ({"over": window("when", "1 hour")}, "windows.time_unfit"),
@@ -294,17 +330,32 @@ def test_what_is_declared_wrongly_is_refused(spark, store, change, kind):
     pipeline = Pipeline(spark, store, HOURS.over, SUMS, OF_SUMS)
     for name, value in change.items():
         setattr(pipeline, name, value)
+    pipeline.declare("zone", schema_of(OF_SUMS))
     with pytest.raises(Misconfigured, check=of_kind(kind)):
-        pipeline.epoch([("a", FIRST, "x", 1)])
+        pipeline.epoch([])
 
 
-def test_the_error_about_a_state_has_the_schema_to_write(spark, store):
-    pipeline = Pipeline(spark, store, HOURS.over, MEDIAN, OF_SUMS)
+@pytest.mark.parametrize(
+    ("key", "more", "value", "aggregates"),
+    [
+        ("a key", "window STRING, firing STRING, `a.b``` STRUCT<`x y`: INT>", ("w", "f", (1,)), MEDIAN),
+        ("mean_sum", "rows STRING", ("r",), {"mean": "avg(fare)"}),
+        ("key", "start DECIMAL(9, 2)", (None,), {"open": "min(start)", "`a b": "min(struct(fare, at))"}),
+    ],
+)
+def test_the_error_about_a_state_has_the_schema_to_write(spark, store, key, more, value, aggregates):
+    rows = f"`{key}` STRING, at TIMESTAMP, fare BIGINT, {more}"
+    pipeline = Pipeline(spark, store, HOURS.over, aggregates, OF_SUMS, by=key, rows=rows)
     with pytest.raises(Misconfigured, check=of_kind("windows.state_unfit")) as refused:
         pipeline.epoch([])
-    declared = keyed_state("windows", key="zone", schema=str(refused.value).partition("schema='")[2].partition("'")[0])
-    pipeline.chain = StateChain(store, declared, 16)
-    pipeline.epoch([])
+    pipeline.declare(key, str(refused.value).partition("schema='")[2].partition("'")[0])
+    pipeline.epoch([("a", FIRST, 1, *value), ("a", FIRST, 3, *value)])
+    fired, _, _ = pipeline.epoch([("b", FIRST + minutes(80), 5, *value)])
+    expected = spark.createDataFrame([("a", FIRST, 1, *value), ("a", FIRST, 3, *value)], rows).agg(
+        *(F.expr(text).alias(name) for name, text in aggregates.items())
+    )
+    assert [tuple(row)[2:-1] for row in fired] == [tuple(row) for row in expected.collect()]
+    assert [(row[key], row["firing"]) for row in fired] == [("a", "on_time")]
 
 
 def test_windows_that_would_leave_rows_out_are_refused():
