@@ -116,9 +116,8 @@ def watermark(
     delay, quiet = _micros("delayThreshold", delayThreshold, least=0), None if idle is None else _micros("idle", idle)
     known = dict(next(iter(arrived.get()), {}))
     before, ended = known.get("watermark"), _since_1970(ctx.interval[1])
-    splits = (
-        dict(known["splits"]) if known.get("split") == split and known else {}
-    )  # of another column none comes again
+    # Splits that another column has named do not come again.
+    splits = dict(known["splits"]) if known and known["split"] == split else {}
     name = F.lit("") if split is None else F.coalesce(F.col(quoted(split)).cast("string"), F.lit(""))
     at = F.unix_micros(F.col(quoted(eventTime)))
     for row in rows.groupBy(name.alias("split")).agg(F.max(at).alias("at")).where("at IS NOT NULL").collect():
@@ -417,7 +416,7 @@ def _ddl(of: T.DataType) -> str:
         return f"ARRAY<{_ddl(of.elementType)}>"
     if isinstance(of, T.StructType):
         return f"STRUCT<{', '.join(f'{_spelled(each.name)}: {_ddl(each.dataType)}' for each in of.fields)}>"
-    return of.simpleString().upper()
+    return str(of.simpleString()).upper()
 
 
 def _spelled(name: str) -> str:
