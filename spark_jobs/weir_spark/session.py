@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import distributions
+from importlib.metadata import Distribution, distributions
 
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 from pyspark.sql import SparkSession
@@ -74,6 +75,9 @@ A process has one client for each bucket, with the settings of the session that 
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 """The version of this process: Spark refuses to run its functions where workers have another one."""
 
+_INSTALLERS = re.compile(r"^\.\.|^/|\.dist-info/|,,$")
+"""Lines of a RECORD that differ from one installer or place to another: programs, its own notes, what is compiled."""
+
 
 def configure(session: SparkSession, extra: Mapping[str, str]) -> dict[str, str]:
     """Set Weir's and the region's settings; return what a manifest records: these, and versions of Spark and Python.
@@ -90,13 +94,28 @@ def configure(session: SparkSession, extra: Mapping[str, str]) -> dict[str, str]
 
 
 @cache
-def packages() -> str:
+def packages(archived: frozenset[str] = frozenset()) -> str:
     """Return a fingerprint of the distributions that this process can import, and of their versions.
 
-    It reads a file of each of them, which takes a tenth of a second.
+    A version tells what an index has given. Of what was installed from a folder, an archive or a repository, the files
+    count, too, but for those of the top-level modules that are `archived`. It looks for two files of each distribution,
+    which takes a tenth of a second.
     """
-    found = sorted({f"{each.name}=={each.version}" for each in distributions()})
+    found = sorted({f"{each.name}=={each.version}{_files_of(each, archived)}" for each in distributions()})
     return hashlib.sha256("\n".join(found).encode()).hexdigest()[:16]
+
+
+def _files_of(distribution: Distribution, archived: Set[str]) -> str:
+    """Return the files of a distribution, with their hashes, if it was not installed from an index."""
+    if distribution.read_text("direct_url.json") is None:
+        return ""
+    lines = (distribution.read_text("RECORD") or "").splitlines()
+    names = (each for each in lines if not _INSTALLERS.search(each))
+    return "".join(sorted(f"\n{each}" for each in names if _module_of(each) not in archived))
+
+
+def _module_of(line: str) -> str:
+    return line.partition(",")[0].partition("/")[0].removesuffix(".py")
 
 
 def sql_settings(session: SparkSession) -> str:

@@ -33,8 +33,16 @@ _NAMES: Final = frozenset(
     }
 )
 _BUILTINS: Final = frozenset({"open", "input", "id", "hash"})
-_BY_MODULE: Final = {"time": ("time", "strftime"), "os": ("getcwd", "stat"), "numpy": ("load",), "np": ("load",)}
+_BY_MODULE: Final = {
+    "time": ("time", "strftime"),
+    "os": ("getcwd", "stat"),
+    "numpy": ("load",),
+    "np": ("load",),
+    "models": ("Variable", "Connection"),
+    "sdk": ("Variable", "Connection"),
+}
 """Functions whose names are usual ones, by their modules."""
+_OF_AIRFLOW: Final = frozenset({"Variable", "Connection", "BaseHook"})
 
 _BARE: Final = ("current_date", "current_timestamp", "localtimestamp", "current_time", "current_user", "session_user")
 """What SQL calls without parentheses."""
@@ -61,7 +69,9 @@ def told_by_time_or_chance(files: Mapping[str, bytes], functions: Iterable[str])
 
 def _named_in(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "open":
+            yield "open"  # of a path; where it is not called it may be a column
+        elif isinstance(node, ast.Attribute):
             of = node.value.id if isinstance(node.value, ast.Name) else ""
             if node.attr in _NAMES or node.attr in _BY_MODULE.get(of, ()):
                 yield node.attr
@@ -70,7 +80,8 @@ def _named_in(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             module = node.module or ""
             names = {each.name for each in node.names}
-            yield from names & (_NAMES | set(_BY_MODULE.get(module, ())))
+            of_module = _OF_AIRFLOW if module.partition(".")[0] == "airflow" else set(_BY_MODULE.get(module, ()))
+            yield from names & (_NAMES | of_module)
             yield from _NAMES & set(module.split("."))
         elif isinstance(node, ast.Import):
             yield from (each.name for each in node.names if _NAMES & set(each.name.split(".")))

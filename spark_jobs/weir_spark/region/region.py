@@ -146,7 +146,8 @@ class _Execution:
             require_known_expectations(self.job)
             settings = configure(self.session, self.job.spark_conf)
             if self.job.made_of:
-                settings |= {"python.packages": packages(), "spark.sql": sql_settings(self.session)}
+                archived = self.imported.archive.top_level
+                settings |= {"python.packages": packages(archived), "spark.sql": sql_settings(self.session)}
                 settings |= self._code_elsewhere()
             self.imported.ship(self.session)
             for note in self.job.notes:

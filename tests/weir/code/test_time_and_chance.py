@@ -19,6 +19,8 @@ def told(text, function="pipelines.made:made", **files):
 
 def test_names_of_columns_and_arguments_are_none():
     assert told(PLAIN) == ""
+    assert told(b"def made(ctx, prices):\n    return prices.where(prices.open < prices.close)\n") == ""
+    assert told(b"from shop.kinds import Variable\ndef made(ctx, prices):\n    return prices\n") == ""
 
 
 @pytest.mark.parametrize(
@@ -42,6 +44,9 @@ def test_names_of_columns_and_arguments_are_none():
         ("random.randint(1, 3)", "randint"),
         ("numpy.random.default_rng()", "default_rng"),
         ("os.listdir('.')", "listdir"),
+        ("Path('rates.csv').open()", "open"),
+        ("gzip.open('rates.csv')", "open"),
+        ("models.Variable.get('rate')", "Variable"),
     ],
 )
 def test_what_is_called_is_named_with_its_module(line, name):
@@ -59,6 +64,8 @@ def test_what_is_called_is_named_with_its_module(line, name):
         ("from random import gauss", "random"),
         ("from time import time", "time"),
         ("import urllib3.util", "urllib3.util"),
+        ("from airflow.sdk import Variable", "Variable"),
+        ("from airflow.models.connection import Connection as C", "Connection"),
     ],
 )
 def test_a_module_that_is_imported_is_named(line, name):

@@ -5,7 +5,9 @@ What each has to compute was written down by hand, before it was run. Where more
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import json
 import os
 import shutil
 import sys
@@ -36,8 +38,9 @@ from weir.dataflow import (
     pipelined,
     sink,
 )
-from weir.ledger.database.tables import AttemptRow, QualityCheckRow
+from weir.ledger.database.tables import AttemptRow, QualityCheckRow, ResultRow
 from weir.store.catalogue import published
+from weir.store.store import Store
 from weir_spark.session import packages
 
 pytestmark = pytest.mark.spark
@@ -172,7 +175,7 @@ class Deployed:
         for name, text in texts.items():
             self.files[name].parent.mkdir(parents=True, exist_ok=True)
             self.files[name].write_text(text)
-        self.install(version=1, share=1)
+        self.install(version=1, share=1, commit=1)
         self.declared = {
             "orders": {"schema": "customer STRING, product STRING, units BIGINT"},
             "enriched": {},
@@ -189,21 +192,25 @@ class Deployed:
         self.file_of(day).parent.mkdir(parents=True)
         self.file_of(day).write_text("".join(f"{','.join(map(str, each))}\n" for each in orders))
 
-    def install(self, *, version, share):
-        """Install a version of the distribution that a function imports."""
+    def install(self, *, version, share, commit):
+        """Install a version of the distribution that a function imports, from a commit of its repository."""
         name, folder = self.names["money"], self.files["money"].parent
         shutil.rmtree(folder, ignore_errors=True)
         info = folder / f"{name}-{version}.0.dist-info"
         info.mkdir(parents=True)
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}.0\n")
         self.files["money"].write_text(MONEY.format(share=share))
+        digest = hashlib.sha256(self.files["money"].read_bytes()).hexdigest()
+        (info / "RECORD").write_text(f"{name}.py,sha256={digest},{self.files['money'].stat().st_size}\n")
+        origin = {"url": "https://git.test/money", "vcs_info": {"vcs": "git", "commit_id": f"{commit}"}}
+        (info / "direct_url.json").write_text(json.dumps(origin))
 
     def edit(self, name, old, new):
         text = self.files[name].read_text()
         assert text.count(old) == 1
         self.files[name].write_text(text.replace(old, new))
 
-    def flow(self):
+    def flow(self, reuse="equal"):
         """What the DAG file declares."""
         at, declared = f"{self.names['shop']}.stages", self.declared
         spent = keyed_state("spent", key="customer", schema="customer STRING, spent BIGINT", **declared["spent"])
@@ -225,7 +232,7 @@ class Deployed:
         if self.shop.has_bought:
             stages += [Stage("bought", f"{at}:bought", [blocking("enriched")]), sink("bought", "bought_out")]
         parameters = {"currency": self.shop.currency}
-        return Dataflow("shop", stages, reuse="equal", keep="30 days", retained_checkpoints=9, parameters=parameters)
+        return Dataflow("shop", stages, reuse=reuse, keep="30 days", retained_checkpoints=9, parameters=parameters)
 
 
 class Airflow(AirflowWithCode):
@@ -258,14 +265,30 @@ def files(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def airflow(server, store, tmp_path, files, monkeypatch):
-    ledger = new_ledger(tmp_path / "ledger.db")
-    services = Services(ledger=ledger, store=store, now=lambda: found.time, expectations=str(tmp_path / "suites"))
-    found = Airflow(services, OnSpark(server.url, store), files.flow())
-    found.files = files
+def in_world(server, tmp_path, files):
+    """A fake Airflow with a ledger and a store of its own, below this test's folder."""
+    ledgers = []
+
+    def answer(folder, reuse):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        store = Store.open(str(tmp_path / folder / "store"))
+        store.initialise()
+        ledgers.append(new_ledger(tmp_path / folder / "ledger.db"))
+        suites = str(tmp_path / "suites")
+        services = Services(ledger=ledgers[-1], store=store, now=lambda: found.time, expectations=suites)
+        found = Airflow(services, OnSpark(server.url, store), files.flow(reuse))
+        found.files = files
+        return found
+
+    yield answer
+    for ledger in ledgers:
+        ledger.close()
+
+
+@pytest.fixture
+def airflow(in_world, tmp_path, monkeypatch):
     use(monkeypatch, tmp_path)
-    yield found
-    ledger.close()
+    return in_world("", reuse="equal")
 
 
 def run_of(day):
@@ -387,6 +410,7 @@ def write_other_suite(files):
     write_suite(files.folder / "suites", "report", (BETWEEN, {"kwargs": {"column": "spent", "min_value": 1}}))
 
 
+JOINED = 'both = clean.join(products, "product")\n    return both'
 OF_ORDERS = ("orders", "enriched", "by_customer", "by_product", "report")
 ALL = {**every(*OF_ORDERS), "products": "1"}
 """The table that does not change is computed for one day, and taken by the others."""
@@ -394,6 +418,13 @@ ALL = {**every(*OF_ORDERS), "products": "1"}
 EDITS = (
     Edit("a comment", edit("stages", "FACTOR = 1\n", "# Once\nFACTOR = 1\n"), {}),
     Edit("a docstring", edit("stages", "Only orders that count.", "Orders that count."), {}),
+    Edit(
+        "a local variable renamed",
+        edit("stages", 'joined = clean.join(products, "product")\n    return joined', JOINED),
+        {},
+        computed=every("enriched"),
+        because="a version is of the syntax; the rows are the same, and what reads them takes",
+    ),
     Edit("a helper that nobody calls", edit("numbers", "limit(0)", "limit(1)"), {}),
     Edit("a constant of one stage", edit("stages", "FACTOR = 1", "FACTOR = 2"), every("by_product"), {"factor": 2}),
     Edit("a helper two imports away", edit("numbers", ">= least", "> least"), every(*OF_ORDERS), {"least": 2}),
@@ -426,12 +457,21 @@ EDITS = (
     ),
     Edit(
         "a version of an installed library",
-        lambda files: files.install(version=2, share=4),
+        lambda files: files.install(version=2, share=4, commit=2),
         every("by_product"),
         {"share": 4},
         computed=ALL,
         because="all distributions that can be imported count",
     ),
+    Edit(
+        "the same version of it, from another commit",
+        lambda files: files.install(version=2, share=8, commit=3),
+        every("by_product"),
+        {"share": 8},
+        computed=ALL,
+        because="likewise",
+    ),
+    Edit("the same files of it, from another commit", lambda files: files.install(version=2, share=8, commit=4), {}),
     Edit(
         "a file rewritten with its name, size and time",
         sells_more,
@@ -451,7 +491,7 @@ EDITS = (
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_after_each_edit_a_clear_with_reuse_computes_what_must_be(airflow):
+def test_after_each_edit_a_clear_with_reuse_computes_what_must_be(airflow, in_world):
     for day in DAYS:
         airflow.files.has_orders(day, orders_of(day))
         airflow.dag_run(day)
@@ -469,8 +509,20 @@ def test_after_each_edit_a_clear_with_reuse_computes_what_must_be(airflow):
             airflow.deliver_clears()
         to_the_end(airflow)
         found[each.name] = computed(airflow, before), all_wrong(airflow, DAYS)
+    computed_anew = in_world("never", reuse="never")
+    for day in DAYS:
+        computed_anew.dag_run(day)
+        to_the_end(computed_anew)
     assert found == {"nothing": ({}, {})} | {each.name: (each.expected, {}) for each in EDITS}
     assert types_checked(airflow) == {NOT_NULL, BETWEEN}
+    assert digests(airflow) == digests(computed_anew)
+
+
+def digests(airflow):
+    """The digests of all current results."""
+    with airflow.services.ledger.transaction() as session:
+        found = list(session.scalars(select(ResultRow).where(ResultRow.is_current)))
+    return {(row.run, row.stage, row.subtask, row.layout): row.digest for row in found}
 
 
 def types_checked(airflow):

@@ -204,7 +204,7 @@ def test_only_what_is_made_of_the_same_is_taken_and_all_rows_are_right(deployed,
     run(airflow, 4)
     assert taken(airflow, 4) == SAME - {"known"}
     assert rows(airflow, "known", 4) == [(0, 7), (1, 7), (2, 6)]
-    monkeypatch.setattr("weir_spark.region.region.packages", lambda: "upgraded")
+    monkeypatch.setattr("weir_spark.region.region.packages", lambda archived: "upgraded")
     run(airflow, 5)
     assert taken(airflow, 5) == set()
     edit(airflow, "planes", "id % 3", "id % 2")
