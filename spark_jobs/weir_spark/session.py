@@ -18,6 +18,7 @@ from importlib.metadata import Distribution, distributions
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 from pyspark.sql import SparkSession
 
+from weir.code.syntax import top_level_of
 from weir.errors import Misconfigured, first_line
 
 try:
@@ -111,11 +112,7 @@ def _files_of(distribution: Distribution, archived: Set[str]) -> str:
         return ""
     lines = (distribution.read_text("RECORD") or "").splitlines()
     names = (each for each in lines if not _INSTALLERS.search(each))
-    return "".join(sorted(f"\n{each}" for each in names if _module_of(each) not in archived))
-
-
-def _module_of(line: str) -> str:
-    return line.partition(",")[0].partition("/")[0].removesuffix(".py")
+    return "".join(sorted(f"\n{each}" for each in names if top_level_of(each.partition(",")[0]) not in archived))
 
 
 def sql_settings(session: SparkSession) -> str:

@@ -326,14 +326,14 @@ def _sessions(pieces: DataFrame, named: Sequence[Column], partial: _Partial) -> 
 def _keep(state: KeyedState, merged: DataFrame, named: Sequence[Column], partial: _Partial, until: int | None) -> None:
     """Let the state have the windows that end after `until` (None: all), and no key without any."""
     left = merged if until is None else merged.where(F.col(_END) > F.lit(until))
-    piece = F.struct(
-        F.timestamp_micros(_START).alias("start"),
-        F.timestamp_micros(_END).alias("end"),
-        *(F.col(quoted(each)) for each in partial.types),
-    )
+    piece = F.struct(*_edges(), *(F.col(quoted(each)) for each in partial.types))
     rows = left.groupBy(*named).agg(F.array_sort(F.collect_list(piece)).alias(_OPEN))
     state.delete(merged.select(*named).distinct())
     state.upsert(rows, only_changed=True)  # of several changes of a key, the last one counts
+
+
+def _edges() -> tuple[Column, Column]:
+    return F.timestamp_micros(_START).alias("start"), F.timestamp_micros(_END).alias("end")
 
 
 def _fired(
@@ -344,8 +344,7 @@ def _fired(
     was_over = F.expr("false") if before is None else end <= F.lit(before)
     fires = (is_over & ~was_over) | (F.col(_NEW) & (is_over | F.lit(early)))
     firing = F.when(was_over, "late").when(is_over, "on_time").otherwise("early")
-    span = F.struct(F.timestamp_micros(_START).alias("start"), F.timestamp_micros(_END).alias("end"))
-    fired = merged.where(fires).withColumn(_SPAN, span).withColumn(_FIRING, firing)
+    fired = merged.where(fires).withColumn(_SPAN, F.struct(*_edges())).withColumn(_FIRING, firing)
     results = [each.cast(of).alias(name) for name, (each, of) in partial.results.items()]
     if partial.has_rows:
         of_window = [*named, F.col(_SPAN), F.col(_FIRING)]

@@ -26,7 +26,7 @@ from typing import Final
 
 from weir.code.application_rules import is_stored_application, name_in_archive
 from weir.code.data_beside import DataBeside, data_beside
-from weir.code.syntax import top_level_imports
+from weir.code.syntax import top_level_imports, top_level_of
 from weir.errors import Misconfigured, Retryable
 from weir.units import format_size
 
@@ -77,7 +77,7 @@ class Archive:
     @property
     def top_level(self) -> frozenset[str]:
         """The names of its packages, and of its modules that are in none."""
-        return frozenset(name.partition("/")[0].removesuffix(".py") for name in self.files if name.endswith(".py"))
+        return frozenset(top_level_of(name) for name in self.files if name.endswith(".py"))
 
 
 def archive_of(data: bytes, fingerprint: str) -> Archive:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from weir.code.archive import folders_of, found_module, pack
-from weir.code.syntax import top_level_imports
+from weir.code.syntax import top_level_imports, top_level_of
 
 _COMPARED: Final = frozenset({"weir", "weir_spark", "weir_airflow", "pyspark", "py4j"})
 """Weir's own modules, which take no results of another format, and Spark's, whose version is compared."""
@@ -24,21 +24,17 @@ def modules_elsewhere(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
     Raises Misconfigured for one that cannot be read, and Retryable.
     """
-    found = dict[str, bytes]()
-    known = {name.partition("/")[0].removesuffix(".py") for name in files} | _COMPARED | sys.stdlib_module_names
-    while names := top_level_imports({**found, **files}) - known:
+    found, new = dict[str, bytes](), files
+    known = {*map(top_level_of, files)} | _COMPARED | sys.stdlib_module_names
+    while names := top_level_imports(new) - known:
         known |= names
+        new = {}
         for name in sorted(names):
-            spec = found_module(name)
-            if spec is not None and any(_is_edited_in(folder, name) for folder in folders_of(spec)):
+            if any(name not in _installed_in(folder) for folder in folders_of(found_module(name))):
                 packed = pack([name]).files
-                found |= {path: content for path, content in packed.items() if path not in files}
+                new |= {path: content for path, content in packed.items() if path not in files}
+        found |= new
     return found
-
-
-def _is_edited_in(folder: Path, name: str) -> bool:
-    """Report whether no distribution in the same folder has installed a module, so that no version tells of it."""
-    return name not in set(_installed_in(folder))
 
 
 def _installed_in(folder: Path) -> Iterator[str]:
@@ -46,4 +42,4 @@ def _installed_in(folder: Path) -> Iterator[str]:
     for each in distributions(path=[str(folder)]):
         # A project's own folder may have an egg-info, which lists its files, too, and says nothing of their content.
         for line in (each.read_text("RECORD") or "").splitlines():
-            yield line.partition(",")[0].partition("/")[0].removesuffix(".py")
+            yield top_level_of(line.partition(",")[0])

@@ -37,6 +37,11 @@ def _tree_or_none(source: bytes) -> ast.Module | None:
         return None
 
 
+def top_level_of(path: str) -> str:
+    """Return the top-level package or module that a file below a folder of the path is of."""
+    return path.partition("/")[0].removesuffix(".py")
+
+
 def top_level_imports(files: Mapping[str, bytes]) -> set[str]:
     """Return the top-level names that the modules among files import."""
     found: set[str] = set()

@@ -36,6 +36,7 @@ from weir.topology.ids import OWN_RUN, RunRef
 from weir.topology.regions import PartitionId, RegionId
 
 _STAYS = "What it had is valid, and stays: to keep it, mark this task a success in Airflow, and clear weir_close"
+
 ROUNDS = 20
 """How often a run may change during planning before it raises Conflict."""
 
@@ -128,12 +129,12 @@ def _way_out(session: Session, run: Run, expired: ExpiredState) -> str:
 
     A savepoint of a later epoch has files of its own, and helps where only such a file has to be computed again.
     """
-    dataflow, epoch, reader = run.dataflow.name, epoch_of_run(expired.run), epoch_of_run(expired.reader)
-    restored = last_restore(session, dataflow, epoch) if expired.is_suspected else None
-    failed = restored.number if restored is not None and restored.origin == dataflow else None
     if expired.is_gone:
         row = session.get_one(RunRow, expired.run)
         return f"{run_again(row.dag_id, row.interval_start)} computes {row.id} again. Then clear this task"
+    dataflow, epoch, reader = run.dataflow.name, epoch_of_run(expired.run), epoch_of_run(expired.reader)
+    restored = last_restore(session, dataflow, epoch) if expired.is_suspected else None
+    failed = restored.number if restored is not None and restored.origin == dataflow else None
     helping = [
         row
         for row in restorable(session, dataflow)
