@@ -36,7 +36,7 @@ FIXED_SEEDS = "tests/simulation/test_simulator.py::test_the_invariants_hold_unde
 Detected = tuple[str, str, str] | None
 """The kind of detector, the seed or test, and what it says; None: it finds nothing."""
 
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?: - (.*))?$", re.M)
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - (.*))?$", re.M)
 
 
 @dataclass(frozen=True, slots=True)
