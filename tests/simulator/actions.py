@@ -19,6 +19,7 @@ from tests.simulator.chores import (
     make_savepoint,
     read,
     rebuild_ledger,
+    seal_day,
     stop_reading,
     tidy_savepoints,
     upkeep,
@@ -338,5 +339,6 @@ _ACTIONS: Final[dict[Verb, Callable[[World, Event], None]]] = {
     Verb.LEAVE: stop_reading,
     Verb.SAVEPOINT: make_savepoint,
     Verb.GO_BACK: go_back,
+    Verb.SEAL: seal_day,
     Verb.FORK: go_back,
 }

@@ -37,6 +37,7 @@ from weir.retention.versions import expire_versions
 from weir.snapshots.automatic import maintain_savepoints
 from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.savepoint import SavepointRequest, create, tidy
+from weir.snapshots.seal import seal_plan, seal_run
 from weir.snapshots.source import NotThere
 from weir.store.errors import NotFound
 from weir.store.store import Store
@@ -220,6 +221,19 @@ def go_back(world: World, event: Event) -> None:
         fork = FORK if event.verb is Verb.FORK else None
         wish = RestoreRequest(world.airflow.flow.name, str(kept[event.number % len(kept)]), fork)
         run_by_hand(world, lambda: restore(world.services, wish), event.fault)
+
+
+def seal_day(world: World, event: Event) -> None:
+    """Have later days go on without a day, where that is possible."""
+    if world.runs:
+        day = world.runs[event.number % len(world.runs)]
+        run_by_hand(world, lambda: _seal(world, day), event.fault)
+
+
+def _seal(world: World, day: str) -> None:
+    plan = seal_plan(world.services, day)
+    if not plan.impossible:
+        seal_run(world.services, plan, world.airflow, "a person")
 
 
 def tidy_savepoints(world: World, event: Event) -> None:

@@ -97,6 +97,8 @@ class Verb(Enum):
     """A person makes a savepoint of a checkpoint."""
     GO_BACK = "go-back"
     """A person restores the dataflow from a checkpoint or a savepoint."""
+    SEAL = "seal"
+    """A person seals a day, so that later days go on without it, until somebody clears it."""
     FORK = "fork"
     """A person begins a fork from one; it runs when all has recovered."""
 

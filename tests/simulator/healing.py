@@ -249,8 +249,16 @@ def _newest_try(world: World, task: FakeTask) -> Attempt | None:
     return world.history.ledger.newest(run, RegionId(region.task_id, max(region.map_index, 0)))
 
 
+def _lift_seals(world: World) -> None:
+    """Have each day computed that is sealed, as a person does once its cause is mended."""
+    for run in world.history.ledger.runs().values():
+        if run.sealed_at is not None:
+            world.airflow.clear_run_by_hand(run.run_id)
+
+
 def _run_until_well(world: World) -> None:
     """Run all that may run, then clear as a person where only a person can, and repeat."""
+    _lift_seals(world)
     applied = set[tuple[TaskKey, int]]()
     for _ in range(MOST_WORDS):
         _run_until_quiet(world)

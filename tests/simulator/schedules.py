@@ -313,6 +313,17 @@ def with_files(draw: Drawing, events: Sequence[Event]) -> tuple[Event, ...]:
     return tuple(found)
 
 
+def with_seals(draw: Random, events: Sequence[Event]) -> tuple[Event, ...]:
+    """Return the schedule with days that a person seals, often once their tasks have run, and clears later."""
+    found = list(events)
+    for _ in range(draw.choice([1, 1, 2, 3])):
+        at, number = draw.randrange(len(found) // 4, len(found) + 1), draw.randrange(100)
+        found.insert(at, Event(Verb.SEAL, number))
+        if draw.random() < 0.5:
+            found.insert(draw.randrange(at, len(found)) + 1, Event(Verb.CLEAR_RUN, number))
+    return tuple(found)
+
+
 def with_beats(draw: Drawing, events: Sequence[Event]) -> tuple[Event, ...]:
     """Return the schedule with heartbeats of processes that it resumes."""
     found: list[Event] = []

@@ -57,8 +57,11 @@ from tests.simulator.schedules import (
     with_meetings,
     with_rebuilds,
     with_runs,
+    with_seals,
 )
 from tests.simulator.world import World
+
+from weir.topology.regions import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,9 @@ REPLAYING: Final = 0.3
 SAVING: Final = 0.3
 """The share of scenes with state in which upkeep creates savepoints."""
 
+SEALING: Final = 0.3
+"""The share of scenes whose days read the day before in which a person seals days."""
+
 DRAWN: Final = None
 """Each seed draws its own shares, and how often verbs, faults and habits come in its schedule."""
 
@@ -167,6 +173,8 @@ def scene_and_events(seed: int, shares: Shares | None = USUAL) -> tuple[Scene, t
     scene = replaying_scene(scene) if Random(f"replay {seed}").random() < REPLAYING else scene
     if scene.flow.keeps_state and (apart := Random(f"savepoints {seed}")).random() < SAVING:
         scene = saving_scene(apart, scene)
+    if Topology(scene.flow).reads_previous and (apart := Random(f"seal {seed}")).random() < SEALING:
+        events = with_seals(apart, events)
     return reusing_scene(scene) if Random(f"reuse {seed}").random() < REUSING else scene, events
 
 

@@ -38,7 +38,7 @@ from weir.coordination.values import (
     Committed,
     Evaluated,
     NotInRecord,
-    NotOwner,
+    PassedOver,
     TaskKey,
 )
 from weir.errors import Conflict, Fenced, InputUnreadable, ResultUnavailable, Retryable
@@ -80,7 +80,7 @@ def run_attempt(
 def _begin(task: TaskPorts, engine: TaskEngine, request: BeginRequest) -> BeginOutcome:
     """Begin, and stop the Spark work of earlier attempts: it would compete for memory and outlive its region."""
     outcome = task.coordinator.begin(request, task.airflow)
-    if isinstance(outcome, (NotInRecord, NotOwner)):
+    if isinstance(outcome, (NotInRecord, PassedOver)):
         return outcome
     if isinstance(outcome, Awaiting):
         try_to_note_wait(task, request, outcome)

@@ -34,7 +34,7 @@ from weir.coordination.values import (
     Exhausted,
     NotBegun,
     NotInRecord,
-    NotOwner,
+    PassedOver,
     SparkWork,
     TaskKey,
 )
@@ -68,7 +68,7 @@ from weir.ledger.snapshot import newest_try
 from weir.ledger.sources import forget_unread_splits
 from weir.recovery.adopt import free_run
 from weir.recovery.applying import restart_others
-from weir.recovery.predecessor import give_up_deleted_predecessors
+from weir.recovery.predecessor import give_up_deleted_predecessors, is_sealed, lift, passed_over
 from weir.restarts.answer import by_strategy
 from weir.store.catalogue import stored_record
 from weir.topology.regions import RegionId, Topology
@@ -92,8 +92,9 @@ class OtherHistory(Fenced):
 def enter(services: Services, request: BeginRequest, clearer: Clearer) -> Registered | NotBegun:
     """Register an attempt, and transfer the ownership of the epoch from a DagRun that was deleted.
 
-    Returns NotOwner if another DagRun of the DAG exists and has the same data interval. Raises Fenced if a newer try is
-    registered, and Misconfigured if one of another DAG owns the epoch, or the DagRun's data interval is none.
+    Returns PassedOver if another DagRun of the DAG exists and has the same data interval, or the run is sealed. Raises
+    Fenced if a newer try is registered, and Misconfigured if one of another DAG owns the epoch, or the DagRun's data
+    interval is none.
     """
     require_interval(request.interval, request.key.dag_id, request.key.run_id, request.schedule)
     give_up_deleted_predecessors(services, request, lambda: _new_run(services, request, services.store_id()), clearer)
@@ -103,7 +104,7 @@ def enter(services: Services, request: BeginRequest, clearer: Clearer) -> Regist
         seen = _attempts_seen(services, request)
         if not _is_deleted(clearer, owned):
             if owned.is_repeated:
-                return NotOwner(_not_owner(request, owned))
+                return PassedOver(_not_owner(request, owned))
             raise
         _take(services, request, (owned.dag_id, owned.run_id), seen)
     except OtherHistory as other:
@@ -249,6 +250,8 @@ def _take(services: Services, request: BeginRequest, owner: tuple[str, str], see
             raise Conflict.of("attempts.dag_run_begun", run=run)
         free_run(session, services, row, REASON)
         set_aside(session, run)
+        if row.sealed_at is not None:
+            lift(session, services, row)
 
 
 def _is_in_the_way(session: Session, row: RunRow, request: BeginRequest) -> bool:
@@ -275,6 +278,9 @@ def register(services: Services, request: BeginRequest) -> Registered | NotBegun
             _pin(services, request, store_id, archives)
         except ArchiveNeeded as needed:
             needed.fetch()
+        except _Sealed:
+            if note := passed_over(services, request):
+                return PassedOver(note)
         except _TriesUnknown as unknown:
             look_for_attempts(services, unknown.run.id, unknown.region, unknown.run.topology.outputs(unknown.region))
             has_looked = True
@@ -306,6 +312,10 @@ class _RecordDue(Exception):
     """The record of the run has to be written first, outside of the transaction."""
 
 
+class _Sealed(Exception):
+    """The run is sealed, and maybe the seal is to be lifted first, in a transaction of its own."""
+
+
 class _TriesUnknown(Exception):
     """Airflow has counted more tries than the ledger knows: they failed before they began, or it has lost commits."""
 
@@ -322,6 +332,8 @@ def _register(
 
     with services.ledger.transaction(request.dataflow.name) as session:
         require_after_restore(session, request.dataflow.name, epoch_of(request.interval[0]))
+        if is_sealed(session, request):
+            raise _Sealed
         run = own_epoch(session, _new_run(services, request, store_id), services.now(), not_pinned)
         row = session.get_one(RunRow, run.id)
         if row.is_record_due or (archives is not None and row.archive is None):

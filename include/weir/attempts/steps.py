@@ -17,7 +17,7 @@ from weir.attempts.notes import annotate, try_to_annotate
 from weir.attempts.ports import Log, TaskEngine, TaskPorts
 from weir.coordination.airflow import ClearItem
 from weir.coordination.settled import Due
-from weir.coordination.values import Awaiting, BeginRequest, Begun, Exhausted, NotInRecord, NotOwner, TaskKey
+from weir.coordination.values import Awaiting, BeginRequest, Begun, Exhausted, NotInRecord, PassedOver, TaskKey
 from weir.errors import Conflict, Fenced, Internal, LedgerBehind, WeirError
 from weir.execution.failure_class import FailureClass
 from weir.execution.failure_words import SAYS, note_of_failure
@@ -91,7 +91,7 @@ def _begun(task: TaskPorts, begin: Callable[[], T]) -> T:
 def end_without_result(task: TaskPorts, key: TaskKey, outcome: object) -> dict[str, Any]:
     """End a try that computes nothing.
 
-    It fails where its restarts are exhausted, and is skipped where another DagRun owns the epoch; else return its
+    It fails where its restarts are exhausted, and is skipped where its run is passed over; else return its
     summary.
     """
     if isinstance(outcome, Exhausted):
@@ -99,10 +99,10 @@ def end_without_result(task: TaskPorts, key: TaskKey, outcome: object) -> dict[s
         try_to_annotate(task, key, note_of_failure(what, outcome.reason, {}, delay=None, kind=kind))
         # No retry policy is asked: the restart strategy has answered already.
         task.fail(outcome.reason)
-    if isinstance(outcome, (NotInRecord, NotOwner)):
+    if isinstance(outcome, (NotInRecord, PassedOver)):
         task.log(outcome.note)
         annotate(task.airflow, key, f"{SAYS}{outcome.note}")
-        if isinstance(outcome, NotOwner):
+        if isinstance(outcome, PassedOver):
             task.skip(outcome.note)
         return {"note": outcome.note}
     raise Internal.of("attempts.illegal_end", key=key, name=type(outcome).__name__)

@@ -52,6 +52,7 @@ COMMANDS: Final = {
     "checkpoints": "weir.cli.commands.snapshots:checkpoints",
     "restore": "weir.cli.commands.restore:restore",
     "replay": "weir.cli.commands.restore:replay",
+    "seal": "weir.cli.commands.restore:seal",
     "code": "weir.cli.commands.code:code_app",
     "savepoint": "weir.cli.commands.snapshots:savepoint_app",
     "quality": "weir.cli.commands.quality:quality_app",

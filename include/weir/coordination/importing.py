@@ -134,6 +134,9 @@ def enter_run(session: Session, record: RunRecord) -> tuple[RunRow, bool]:
     row.dag_id, row.run_id, row.task_prefix = record.dag_id, record.run_id, record.task_prefix
     row.pinned, row.parameters, row.predecessor = record.pinned, record.parameters, record.predecessor
     row.archive = record.archive or None
+    seal = record.seal
+    row.sealed_at = None if seal is None else datetime.fromisoformat(seal.at)
+    row.sealed_why, row.sealed_clears = (None, None) if seal is None else (seal.why, seal.clears)
     row.created_at = datetime.fromisoformat(record.created_at)
     row.abandoned = sorted({*record.abandoned, *(row.abandoned or ())})
     dataflow = session.get_one(DataflowRow, record.dataflow)

@@ -20,7 +20,7 @@ from weir.coordination.services import Services
 from weir.errors import Conflict
 from weir.formats.codec import to_json
 from weir.formats.paths import record_path
-from weir.formats.run_record import RunRecord
+from weir.formats.run_record import RecordedSeal, RunRecord
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.reads import resolved_inputs
 from weir.ledger.sources import corrections_of, ranges_of
@@ -118,7 +118,14 @@ def record_of(session: Session, row: RunRow) -> RunRecord:
         ranges=ranges_of(session, row.id),
         corrected=corrections_of(session, row.id),
         datasets=tuple(resolved_inputs(session, row.id)),
+        seal=_seal(row),
     )
+
+
+def _seal(row: RunRow) -> RecordedSeal | None:
+    if row.sealed_at is None:
+        return None
+    return RecordedSeal(at=_iso(row.sealed_at), why=row.sealed_why or "", clears=row.sealed_clears or 0)
 
 
 def _iso(at: datetime) -> str:

@@ -235,15 +235,15 @@ class NotInRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class NotOwner:
-    """Another DagRun of the DAG has the same data interval, and owns the epoch: the task is skipped with a note."""
+class PassedOver:
+    """Another DagRun of the DAG owns the epoch, or its run is sealed: the task is skipped with a note."""
 
     note: str
 
 
-NotBegun = Awaiting | Exhausted | NotInRecord | NotOwner
-"""The answers where a try does not go on: it waits, its restarts are exhausted, its run does not have it, or its DagRun
-does not own the epoch."""
+NotBegun = Awaiting | Exhausted | NotInRecord | PassedOver
+"""The answers where a try does not go on: it waits, its restarts are exhausted, its run does not have it, or its run is
+passed over."""
 
 BeginOutcome = Begun | Adopted | NotBegun
 """The answers of the begin of a try."""

@@ -56,6 +56,15 @@ class RecordedDataset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSeal:
+    """That later epochs go on without a run: since when, why, and how often Airflow had cleared its DagRun then."""
+
+    at: str
+    why: str
+    clears: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """The facts of a run that no manifest has; times are in UTC, ISO 8601.
 
@@ -87,3 +96,5 @@ class RunRecord:
     """What sources read that were corrected since they were resolved, by source."""
     datasets: tuple[RecordedDataset, ...] = ()
     """What the inputs read of other dataflows, as far as that is resolved."""
+    seal: RecordedSeal | None = None
+    """Since when later epochs go on without the run; None where they do not."""

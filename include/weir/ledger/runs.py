@@ -81,7 +81,10 @@ _HAS_RANGE = (
 """What a source that goes on has read in a run is not read again, also if its DagRun was deleted."""
 
 _EARLIER = select(func.max(RunRow.epoch)).where(
-    RunRow.dataflow == bindparam("dataflow"), RunRow.epoch < bindparam("epoch"), ~RunRow.is_given_up | _HAS_RANGE
+    RunRow.dataflow == bindparam("dataflow"),
+    RunRow.epoch < bindparam("epoch"),
+    ~RunRow.is_given_up | _HAS_RANGE,
+    RunRow.sealed_at.is_(None),
 )
 
 _LATER = select(RunRow.id).where(RunRow.dataflow == bindparam("dataflow"), RunRow.epoch > bindparam("epoch")).limit(1)
@@ -318,6 +321,8 @@ def predecessor_of(session: Session, new: NewRun, epoch: str, now: datetime) -> 
     row = session.scalar(_OF_EPOCH, {"dataflow": new.dataflow.name, "epoch": earlier})
     if row is None:
         session.add(_row(new, earlier, new.previous.owner, now))
+    elif row.sealed_at is not None:
+        return known
     else:  # given up, and created again in Airflow
         hand_over(session, row, new.previous.owner, new.task_prefix)
     return earlier
@@ -332,7 +337,7 @@ def hand_over(session: Session, row: RunRow, owner: Owner, task_prefix: str) -> 
 
 
 def newest_before(session: Session, dataflow: str, epoch: str) -> Epoch | None:
-    """Return the newest earlier epoch, without those that never began and whose DagRun was deleted."""
+    """Return the newest earlier epoch, without those that are sealed, or never began and whose DagRun was deleted."""
     return session.scalar(_EARLIER, {"dataflow": dataflow, "epoch": epoch})
 
 

@@ -101,7 +101,7 @@ _OLDEST_OPEN = (
         RunRow.dataflow == bindparam("dataflow"),
         RunRow.epoch < bindparam("epoch"),
         RunRow.closed_at.is_(None),
-        ~RunRow.is_given_up,
+        ~RunRow.is_passed_over,
     )
     .order_by(RunRow.epoch)
     .limit(1)
@@ -225,7 +225,7 @@ def _earlier(session: Session, run: RunRef, like: Topology) -> EarlierRun:
 
 
 def _oldest_open(session: Session, run: Run) -> tuple[str, ...]:
-    """Return the oldest run before `run` that is not closed nor given up: all runs before it are valid."""
+    """Return the oldest run before `run` that is not closed nor passed over: all runs before it are valid."""
     oldest = session.scalar(_OLDEST_OPEN, {"dataflow": run.dataflow.name, "epoch": run.epoch})
     return () if oldest is None else (oldest,)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from sqlalchemy import bindparam, delete, null, select, update
 from sqlalchemy.orm import Session, aliased
 
 from weir.dataflow.stage import Stage
-from weir.errors import Conflict
+from weir.errors import Conflict, Misconfigured
 from weir.execution.late_files import LateFiles
 from weir.execution.run_state import AttemptState
 from weir.formats.run_record import CorrectedSplits, RecordedRange
@@ -36,7 +36,7 @@ from weir.ledger.database.tables import (
     RunRow,
     SourceSplitRow,
 )
-from weir.ledger.runs import Run, run_key, topology_of
+from weir.ledger.runs import Run, run_by_id, run_key, topology_of
 from weir.topology.ids import RunId
 from weir.topology.regions import RegionId
 from weir.typed_json import plain
@@ -98,6 +98,23 @@ _EARLIER_RANGE = (
     .order_by(RunRow.epoch.desc())
     .limit(1)
 )
+
+
+_SEALED_RANGE = (
+    select(SourceSplitRow)
+    .join(RunRow, RunRow.id == SourceSplitRow.run)
+    .where(
+        RunRow.dataflow == bindparam("dataflow"),
+        RunRow.epoch < bindparam("epoch"),
+        RunRow.epoch > bindparam("after"),
+        RunRow.sealed_at.is_not(None),
+        SourceSplitRow.stage.in_(bindparam("names", expanding=True)),
+        SourceSplitRow.position.is_not(None),
+    )
+    .order_by(RunRow.epoch.desc())
+    .limit(1)
+)
+"""What sealed epochs were to read between the epoch before and this one."""
 
 
 def splits_of(session: Session, run: str, stage: str) -> list[Any] | None:
@@ -246,6 +263,9 @@ def before(session: Session, run: Run, stage: Stage) -> Before | None:
     """
     names = stage.names
     row = session.get_one(RunRow, run.id)
+    between = {"dataflow": row.dataflow, "epoch": row.epoch, "after": row.predecessor or "", "names": list(names)}
+    if (sealed := session.scalar(_SEALED_RANGE, between)) is not None:
+        return Before(RunId(sealed.run), _range(sealed), sealed.stage)
     newest = None if row.predecessor is None else session.get(RunRow, run_key(row.dataflow, row.predecessor))
     if newest is None:
         return None
@@ -296,6 +316,23 @@ def fix_range(
     enter_range(session, run.id, stage.name, found, attempt)
     _owe_record(session, run.id)
     return found
+
+
+def fix_ranges(session: Session, row: RunRow, now: datetime) -> None:
+    """Record, for a run that is about to be sealed, that its sources that go on read nothing where that is not known.
+
+    What is recorded stays, and later epochs go on after it. Raises Misconfigured where it is not known from where a
+    source would have gone on.
+    """
+    going = () if row.pinned is None else (each for each in topology_of(row.pinned).dataflow.stages if each.goes_on)
+    for stage in going:
+        if range_of(session, row.id, stage.name) is None:
+            last = before(session, run_by_id(session, row.id), stage)
+            if last is None or last.range is None:
+                of = "no epoch before it" if last is None else f"{last.run}, which has not read it yet"
+                raise Misconfigured.of("ledger.range_of_sealed_unknown", run=row.id, stage=stage.name, of=of)
+            found = replace(last.range, splits=(), base=last.run, pinned_to="", resolved_at=now.isoformat())
+            enter_range(session, row.id, stage.name, found)
 
 
 def enter_range(session: Session, run: str, stage: str, found: RecordedRange, attempt: str = "") -> None:

@@ -203,17 +203,21 @@ def free_run(session: Session, services: Services, row: RunRow, reason: str) -> 
     Its record in the store is due from then on.
     """
     now = services.now()
-    fenced = _fence(session, row.id, now)
+    fenced, owed = stop_run(session, row.id, f"not needed: {reason}", now)
     results = supersede_all(session, row.id, reason, now)
     forget_splits(session, row.id)
     forget_inputs(session, row.id)
-    owed = _void_clears(session, row.id, f"not needed: {reason}", now)
     forget_pin(session, row.id)
     note_begins_anew(session, row.id)
     row.closed_at = None
     session.flush()
     owe_record(session, row)
     return Adoption(run=row.id, dag_id=row.dag_id, run_id=row.run_id, results=results, fenced=fenced, owed=owed)
+
+
+def stop_run(session: Session, run: str, outcome: str, now: datetime) -> tuple[tuple[str, ...], int]:
+    """Fence all attempts of a run that have not ended, and void its clears; return them, and how many were pending."""
+    return _fence(session, run, now), _void_clears(session, run, outcome, now)
 
 
 def _fence(session: Session, run: str, now: datetime) -> tuple[str, ...]:

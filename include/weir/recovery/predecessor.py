@@ -1,8 +1,15 @@
-"""Gives up the epoch before where nothing of it was ever committed and its DagRun was deleted.
+"""Changes which epoch is the one before: of an epoch that was given up, and of one that is sealed or lifted.
 
-Invariant: the epoch before changes only while nothing of it has been read, and only if Airflow definitely has no DagRun
-of it, and none has begun since Airflow was asked. The new one is the newest earlier epoch that the ledger or Airflow
-knows, as at the first begin.
+An epoch is given up where nothing of it was ever committed and its DagRun was deleted. A person, or the deployment,
+seals one that has failed for good: later epochs go on from the one before it, until a person clears a task of it.
+
+Invariants:
+- An epoch is given up only while nothing of it has been read, and only if Airflow definitely has no DagRun of it, and
+  none has begun since Airflow was asked. The new one before is the newest earlier epoch that the ledger or Airflow
+  knows, as at the first begin.
+- A sealed run has no running attempt and no pending clear, and no try of it begins. What later epochs have read of it,
+  or instead of it, is no input of theirs any more from the transaction on that seals or lifts it.
+- What a sealed run was to read of a source that goes on is fixed: later epochs go on after it.
 """
 
 from __future__ import annotations
@@ -10,24 +17,49 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.airflow import Clearer
 from weir.coordination.run_records import owe_record
 from weir.coordination.services import Services
 from weir.coordination.values import BeginRequest
-from weir.errors import Conflict, Misconfigured, Retryable
-from weir.ledger.attempts import attempts_known
+from weir.errors import Conflict, Message, Misconfigured, Retryable
+from weir.ledger.attempts import Origin, attempts_ever_of, attempts_known, origin_of, times_cleared
 from weir.ledger.database.tables import ResultRow, RunRow
 from weir.ledger.epochs import require_sound_epoch
-from weir.ledger.runs import NewRun, epoch_of, hand_over, newest_before, predecessor_of, run_by_id, run_key, topology_of
+from weir.ledger.runs import (
+    NewRun,
+    epoch_of,
+    hand_over,
+    is_of_earlier_incarnation,
+    newest_before,
+    predecessor_of,
+    run_by_id,
+    run_key,
+    topology_of,
+)
 from weir.ledger.snapshot import run_state
-from weir.recovery.adopt import free_run
+from weir.ledger.sources import fix_ranges
+from weir.recovery.adopt import free_run, stop_run
 from weir.recovery.reconcile import reconcile
 from weir.topology.ids import Epoch, RunId
+from weir.topology.regions import RegionId
 
 GONE = "its DagRun was deleted in Airflow before anything of it was committed"
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What sealing has done: the attempts that were fenced, the clears that were dropped, and the runs that go on.
+
+    These have another epoch before them now; `owed` is the number of clears that follow.
+    """
+
+    fenced: tuple[str, ...]
+    dropped: int
+    followers: tuple[RunId, ...]
+    owed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +152,89 @@ def _give_up(services: Services, new: NewRun, before: _Doubtful) -> None:
         owe_record(session, row, abandons=False)
         run = run_by_id(session, row.id)
         reconcile(session, services, run, run_state(session, run))
+
+
+# Sealed epochs
+
+
+def seal(session: Session, services: Services, row: RunRow, why: str) -> Sealed:
+    """Have later epochs go on from the epoch before a run, instead of from the run.
+
+    Its results stay, and nothing reads them. The records of the runs that go on are due. Raises Misconfigured where a
+    later epoch cannot go on from the epoch before, since a state has changed in between.
+    """
+    now = services.now()
+    if not row.is_pinned:
+        row.predecessor = newest_before(session, row.dataflow, row.epoch)
+    fenced, dropped = stop_run(session, row.id, f"not needed: {why}", now)
+    fix_ranges(session, row, now)
+    row.sealed_at, row.sealed_why, row.sealed_clears = now, why, times_cleared(session, row.id)
+    owe_record(session, row, abandons=False)
+    session.flush()
+    followers = session.scalars(_later(row).where(RunRow.predecessor == row.epoch)).all()
+    owed = sum(_go_on_from(session, services, each, row.predecessor) for each in followers)
+    return Sealed(fenced, dropped, tuple(each.id for each in followers if each.sealed_at is None), owed)
+
+
+def lift(session: Session, services: Services, row: RunRow) -> None:
+    """Have later epochs go on from a sealed run again: what they have read instead of it is stale from now on."""
+    row.sealed_at = row.sealed_why = row.sealed_clears = None
+    owe_record(session, row, abandons=False)
+    session.flush()
+    before = RunRow.predecessor.is_(None) | (RunRow.predecessor < row.epoch)
+    for each in session.scalars(_later(row).where(before)).all():
+        _go_on_from(session, services, each, row.epoch)
+
+
+def _later(row: RunRow) -> Select[RunRow]:
+    """Return the query of the later runs that have an epoch before them."""
+    is_later = (RunRow.dataflow == row.dataflow) & (RunRow.epoch > row.epoch)
+    has_begun = RunRow.is_pinned | RunRow.sealed_at.is_not(None)
+    return select(RunRow).where(is_later, has_begun).order_by(RunRow.epoch)
+
+
+def _go_on_from(session: Session, services: Services, row: RunRow, before: Epoch | None) -> int:
+    """Record the epoch before a run, and decide what follows from that; return the number of clears."""
+    row.predecessor = before
+    owe_record(session, row, abandons=False)
+    session.flush()
+    if row.sealed_at is not None or row.pinned is None or not row.has_dag_run:
+        return 0
+    require_sound_epoch(session, row, topology_of(row.pinned).dataflow, is_backwards=False)
+    run = run_by_id(session, row.id)
+    return reconcile(session, services, run, run_state(session, run))
+
+
+def is_sealed(session: Session, request: BeginRequest) -> bool:
+    """Report whether a try is one of a run that is sealed; the DagRun of another run of the epoch is no matter here."""
+    row = session.get(RunRow, run_key(request.dataflow.name, epoch_of(request.interval[0])))
+    own = (request.key.dag_id, request.key.run_id)
+    return row is not None and row.sealed_at is not None and (row.dag_id, row.run_id) == own
+
+
+def passed_over(services: Services, request: BeginRequest) -> str:
+    """Say why a try of a sealed run does not begin; empty where it begins.
+
+    A person's clear lifts the seal, before anything else of the try is recorded. So does a DagRun that was created
+    again.
+    """
+    with services.ledger.transaction(request.dataflow.name) as session:
+        if not is_sealed(session, request):
+            return ""
+        row = session.get_one(RunRow, run_key(request.dataflow.name, epoch_of(request.interval[0])))
+        if not _is_by_person(session, row, request):
+            return str(Message("recovery.run_sealed", run=row.id, at=row.sealed_at, why=row.sealed_why))
+        lift(session, services, row)
+    return ""
+
+
+def _is_by_person(session: Session, row: RunRow, request: BeginRequest) -> bool:
+    if request.clear_number > (row.sealed_clears or 0):  # Weir's clears do not count there
+        return True
+    region = RegionId(request.key.task_id.removeprefix(row.task_prefix), max(request.key.map_index, 0))
+    ever = attempts_ever_of(session, row.id, region)
+    if is_of_earlier_incarnation(ever, request.try_number, request.ti_id):
+        return True
+    earlier = [each for each in ever if each.is_of_dag_run]
+    clears = (request.max_tries, request.clear_number)
+    return origin_of(session, row.id, region, earlier, clears) is Origin.CLEARED_BY_PERSON

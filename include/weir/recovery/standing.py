@@ -266,7 +266,7 @@ def _chain(session: Session, run: str) -> dict[RunId, Run]:
     earlier = own if row.closed_at is None and own.topology.reads_previous else None
     while earlier is not None and earlier.predecessor_run is not None:
         found = session.get(RunRow, earlier.predecessor_run)
-        if found is None or found.closed_at is not None or not found.has_dag_run or found.is_given_up:
+        if found is None or found.closed_at is not None or not found.has_dag_run or found.is_passed_over:
             break
         earlier = before[found.id] = run_by_id(session, found.id, own.topology)
     del held
@@ -356,6 +356,8 @@ def _facts_of(
         start=row.interval_start,
         is_closed=row.closed_at is not None or not row.has_dag_run or row.expired_at is not None,
         was_published=bool(published_versions(session, run.id)),
+        sealed=row.sealed_why or "",
+        sealed_at=row.sealed_at,
         undelivered=_undelivered(session, run),
         asked=why_not,
     )

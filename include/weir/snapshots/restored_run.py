@@ -100,7 +100,8 @@ def _in_schedule_of(restored: Mapping[str, Any], own: Mapping[str, Any] | None) 
 
 def _new_run(session: Session, services: Services, checkpoint: Checkpoint, source: str) -> RunRow:
     start = start_of(checkpoint.epoch).isoformat()
-    epochs = session.scalars(select(RunRow.epoch).where(RunRow.dataflow == checkpoint.dataflow)).all()
+    there = (RunRow.dataflow == checkpoint.dataflow) & RunRow.sealed_at.is_(None)
+    epochs = session.scalars(select(RunRow.epoch).where(there)).all()
     record = RunRecord(
         run=run_key(checkpoint.dataflow, checkpoint.epoch),
         dataflow=checkpoint.dataflow,

@@ -98,7 +98,7 @@ def _is_owed(session: Session, run: Run) -> bool:
 
 def _open_regions(session: Session, run: Run) -> list[RegionId]:
     """Return all tasks of a run and of the earlier ones that are open, too: it may need any of them."""
-    is_open = RunRow.closed_at.is_(None) & RunRow.expired_at.is_(None) & ~RunRow.is_given_up
+    is_open = RunRow.closed_at.is_(None) & RunRow.expired_at.is_(None) & ~RunRow.is_passed_over
     runs = [
         run_by_id(session, each, run.topology)
         for each in session.scalars(select(RunRow.id).where(_is_up_to(run), is_open))

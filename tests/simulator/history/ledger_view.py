@@ -145,7 +145,7 @@ class Lease(NamedTuple):
 
 
 class Closed(NamedTuple):
-    """A run, since when it is closed, its archive, its DagRun, since when that is gone, and attempts of older pins."""
+    """A run, since when it is closed, its archive, its DagRun, since when that is gone, older attempts, its seal."""
 
     id: str
     created_at: str
@@ -154,6 +154,7 @@ class Closed(NamedTuple):
     archive: str | None
     deleted_at: str | None
     abandoned: str | None
+    sealed_at: str | None
 
 
 class StoredArchive(NamedTuple):

@@ -8,7 +8,7 @@ from tests.messages.kinds import of_kind
 from weir.errors import Misconfigured
 from weir.formats.codec import from_json, to_json
 from weir.formats.paths import record_path
-from weir.formats.run_record import CorrectedSplits, RecordedDataset, RecordedRange, RunRecord
+from weir.formats.run_record import CorrectedSplits, RecordedDataset, RecordedRange, RecordedSeal, RunRecord
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 RECORD = RunRecord(
@@ -47,6 +47,7 @@ RECORD = RunRecord(
         ),
     ),
     corrected={"flights": CorrectedSplits(splits=([1],), generation=2, resolved_at="2013-01-03T00:00:07+00:00")},
+    seal=RecordedSeal(at="2013-01-04T00:00:07+00:00", why="sealed by ada", clears=1),
 )
 
 

@@ -24,6 +24,7 @@ from weir.recovery.resolving import resolve
 from weir.retention.sweep import sweep
 from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.savepoint import SavepointRequest, create
+from weir.snapshots.seal import seal_plan, seal_run
 from weir.store.probe import read_manifest
 from weir.store.walk import files_below
 from weir.topology.regions import RegionId
@@ -31,13 +32,18 @@ from weir.views.tasks import sources_of_task
 
 HERE = "tests.weir.ledger.test_sources_that_go_on"
 START = datetime(2013, 1, 1, tzinfo=UTC)
-THERE = {"items": 0, "is_ready": True, "asked": [], "meanwhile": None}
-"""What the source has: the items 0 to `items` - 1; `meanwhile` is called while its resolver is asked, once."""
+THERE = {"items": 0, "is_ready": True, "asked": [], "meanwhile": None, "broken": None}
+"""What the source has: the items 0 to `items` - 1; `meanwhile` is called while its resolver is asked, once.
+
+In the epoch `broken` the resolver fails.
+"""
 
 
 def items_since(ctx):
     """Resolve the source: the items of a range are divided among the subtasks."""
     THERE["asked"].append(ctx)
+    if THERE["broken"] == ctx.epoch:
+        raise SuppressRestarts("the service refuses")
     if not THERE["is_ready"]:
         return NotReady("the last item has not come")
     first = 0 if ctx.previous is None else ctx.previous.position["items"]
@@ -50,7 +56,7 @@ def items_since(ctx):
 
 @pytest.fixture(autouse=True)
 def there():
-    THERE.update(items=3, is_ready=True, asked=[], meanwhile=None)
+    THERE.update(items=3, is_ready=True, asked=[], meanwhile=None, broken=None)
     return THERE
 
 
@@ -197,6 +203,73 @@ def test_each_item_is_read_once_whatever_fails_and_is_cleared_in_any_order(world
     assert [read_by_results(world, number) for number in (1, 2, 3)] == [read(world, number) for number in (1, 2, 3)]
     every = [item for number in (1, 2, 3) for item in read(world, number)]
     assert every == list(range(len(every)))
+
+
+def sealed(world, number):
+    seal_run(world.services, seal_plan(world.services, f"ladder@{epoch(number)}"), world.airflow, "ada")
+    world.airflow.run_until_quiet()
+
+
+def mended(world, run):
+    """A person clears a run whose cause of failure is gone."""
+    fail(world)
+    world.airflow.clear_run_by_hand(run)
+    world.airflow.run_until_quiet()
+
+
+def test_what_a_sealed_day_has_read_waits_for_it_and_later_days_read_the_rest(world, there):
+    day(world, 1)
+    there["items"] = 5
+    fail(world, "joined-delays")
+    second = day(world, 2)
+    sealed(world, 2)
+    there["items"] = 6
+    fail(world)
+    day(world, 3)
+    there["items"] = 9
+    assert [read_by_results(world, number) for number in (1, 3)] == [[0, 1, 2], [5]]
+    mended(world, second)
+    assert [read_by_results(world, number) for number in (1, 2, 3)] == [[0, 1, 2], [3, 4], [5]]
+
+
+def unresolved_and_sealed(world, there):
+    """A day before which all is read, and that fails to resolve its source; answers its run."""
+    day(world, 1)
+    there["items"], there["broken"] = 5, epoch(2)
+    run = day(world, 2)
+    assert read(world, 2) is None
+    sealed(world, 2)
+    there["broken"] = None
+    return run
+
+
+def test_a_sealed_day_that_is_mended_before_another_has_gone_on_reads_what_is_there(world, there):
+    second = unresolved_and_sealed(world, there)
+    mended(world, second)
+    there["items"] = 9
+    day(world, 3)
+    assert [read_by_results(world, number) for number in (1, 2, 3)] == [[0, 1, 2], [3, 4], [5, 6, 7, 8]]
+
+
+@pytest.mark.parametrize("is_rebuilt", [False, True])
+def test_a_sealed_day_reads_nothing_once_a_later_one_has_gone_on(world, there, is_rebuilt):
+    second = unresolved_and_sealed(world, there)
+    day(world, 3)
+    there["items"] = 9
+    if is_rebuilt:
+        world.lose_ledger()
+        rebuild(world.services, "ladder")
+    mended(world, second)
+    day(world, 4)
+    found = [read_by_results(world, number) for number in (1, 2, 3, 4)]
+    assert found == [[0, 1, 2], [], [3, 4], [5, 6, 7, 8]]
+
+
+def test_the_first_day_of_a_source_that_had_read_nothing_is_not_sealed(world, there):
+    there["broken"] = epoch(1)
+    day(world, 1)
+    plan = seal_plan(world.services, f"ladder@{epoch(1)}")
+    assert "there is no epoch before it" in plan.impossible
 
 
 def test_an_epoch_before_that_is_queued_is_started(world):

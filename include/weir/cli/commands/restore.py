@@ -1,4 +1,4 @@
-"""`weir restore` and `weir replay`: bring the state of a dataflow back, from a snapshot or from its sources.
+"""`weir restore`, `weir replay`, `weir seal`: bring state back, or go on without a day.
 
 Invariant: with --dry-run, or without --apply, nothing changes, and the report is the same.
 """
@@ -11,16 +11,22 @@ import typer
 from rich.console import Console
 
 from weir.cli.airflow_api import airflow_to_clear, deliver_pending
-from weir.cli.documents import AsJson, DryRun, print_document
+from weir.cli.documents import AsJson, DryRun, RunName, print_document
 from weir.cli.plan_report import amount, cost_cells
 from weir.cli.tables import key, number, print_cells, print_line
+from weir.coordination.read_leases import user_name
 from weir.environment import opened_services
 from weir.snapshots.replay import ReplayPlan, replay_plan
 from weir.snapshots.replay import replay as replay_runs
 from weir.snapshots.restore import RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
+from weir.snapshots.seal import SealPlan, seal_plan, seal_run
 from weir.views.checkpoints import restore_fields
 from weir.views.documents import plain
+from weir.wording import first_few
+
+SHOWN = 5
+"""The largest number of tasks or runs that are named of a kind."""
 
 
 def restore(
@@ -98,6 +104,52 @@ def replay(
         f"`weir runs {dataflow}` shows how far they are.",
         Console(stderr=as_json),
     )
+
+
+def seal(
+    run: RunName,
+    apply: Annotated[bool, typer.Option("--apply", help="Seal it, and have later runs go on.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Close an epoch without what has failed for good: later ones go on from the epoch before it.
+
+    It publishes nothing then. It shows first what that comes to. Once a person clears a task of it, the seal is lifted,
+    and later epochs that have gone on without it run again.
+    """
+    with opened_services() as services:
+        plan = seal_plan(services, run)
+        if as_json:
+            print_document(**plain(plan))
+        else:
+            _print_seal(plan)
+        if not apply:
+            print_line("Nothing is changed. With --apply, it is sealed.", Console(stderr=as_json))
+            return
+        with airflow_to_clear() as airflow:
+            for line in seal_run(services, plan, airflow, user_name()):
+                print_line(line, Console(stderr=as_json))
+
+
+def _print_seal(plan: SealPlan) -> None:
+    if plan.impossible:
+        print_line(f"{plan.run} cannot be sealed: {plan.impossible}.")
+        return
+    goes_on = f"from {plan.before}, as if {plan.run} had changed nothing" if plan.before else "without any state"
+    if plan.sealed_why:
+        print_line(f"{plan.run} is sealed already ({plan.sealed_why}): later epochs go on {goes_on}.")
+    else:
+        print_line(f"Later epochs go on {goes_on}.")
+    told = (
+        ("has failed", plan.failed),
+        ("running, and fenced then", plan.running),
+        ("publishes nothing of the epoch", plan.sinks),
+        ("keeps what it was to read, for when the run is mended", plan.kept),
+        ("runs again, as it has read the run", plan.reruns),
+        ("goes on", plan.followers),
+    )
+    for what, names in told:
+        if names:
+            print_line(f"{what}: {first_few(names, SHOWN)}")
 
 
 _ERR = Console(stderr=True)

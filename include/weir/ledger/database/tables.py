@@ -74,7 +74,8 @@ class RunRow(Table):
     when all is released that ever will be, `deleted_at` since when Airflow has no such run, and `expired_at` since when
     its manifests and records are deleted, too. `abandoned` are its attempts from before its last pin; with
     `is_record_due` its record in the store has to be written before an attempt of it computes. `archive` is the
-    fingerprint of the code that it is pinned to.
+    fingerprint of the code that it is pinned to. `sealed_at` is since when later epochs go on without it, `sealed_why`
+    the reason, and `sealed_clears` how often Airflow had cleared its DagRun then.
     """
 
     __tablename__ = "run"
@@ -107,6 +108,9 @@ class RunRow(Table):
     abandoned: Mapped[list[Any] | None]
     is_record_due: Mapped[bool] = mapped_column(Boolean, default=False)
     archive: Mapped[str | None] = mapped_column(String(64))
+    sealed_at: Mapped[datetime | None]
+    sealed_why: Mapped[str | None] = mapped_column(Prose)
+    sealed_clears: Mapped[int | None]
 
     @hybrid_property
     def is_pinned(self) -> bool:
@@ -128,6 +132,16 @@ class RunRow(Table):
     @classmethod
     def _is_given_up_in_sql(cls) -> ColumnElement[bool]:
         return ~cls.is_pinned & cls.deleted_at.is_not(None)
+
+    @hybrid_property
+    def is_passed_over(self) -> bool:
+        """Report whether later epochs go on without the run: it was given up, or sealed."""
+        return self.is_given_up or self.sealed_at is not None
+
+    @is_passed_over.inplace.expression
+    @classmethod
+    def _is_passed_over_in_sql(cls) -> ColumnElement[bool]:
+        return cls.is_given_up | cls.sealed_at.is_not(None)
 
     @hybrid_property
     def has_dag_run(self) -> bool:

@@ -38,9 +38,9 @@ class Stand(Enum):
     """How an epoch stands.
 
     A published one of which tasks were cleared is run again; a red one is published, and Airflow calls its DagRun or
-    a task of it failed. A stopped one does not go on by itself. A waiting one waits for another run, a target or a
-    clear. It is unknown whether one goes on of which no task runs by the ledger,
-    where Airflow was not asked.
+    a task of it failed. A stopped one does not go on by itself. A sealed one publishes nothing, and later epochs go on
+    without it. A waiting one waits for another run, a target or a clear. It is unknown whether one goes on of which no
+    task runs by the ledger, where Airflow was not asked.
     """
 
     PUBLISHED = "published"
@@ -49,6 +49,7 @@ class Stand(Enum):
     RUNNING = "running"
     WAITING = "waiting"
     STOPPED = "stopped"
+    SEALED = "sealed"
     UNKNOWN = "unknown"
 
 
@@ -134,8 +135,9 @@ class EpochFacts:
     """A run, its tasks in the order of the dataflow, and what keeps its closing task.
 
     `close_awaits` is the run that has to be closed before it. `asked` says why Airflow was not asked; empty if it was.
-    `dag_run` is None while it is not needed. `has_unknown_tasks`: no run of its dataflow has begun, and
-    `tasks` are only those that failed to. A closed run has `tasks` only where Airflow was asked.
+    `sealed` is how it was sealed, and `sealed_at` since when it is. `dag_run` is None while it is not needed.
+    `has_unknown_tasks`: no run of its dataflow has begun, and `tasks` are only those that failed to. A closed run has
+    `tasks` only where Airflow was asked.
     """
 
     run: RunId
@@ -145,6 +147,8 @@ class EpochFacts:
     is_closed: bool = False
     was_published: bool = False
     close_awaits: RunId | None = None
+    sealed: str = ""
+    sealed_at: datetime | None = None
     undelivered: str = ""
     asked: str = ""
     dag_run: SeenDagRun | None = None
@@ -243,7 +247,8 @@ def standings(epochs: Iterable[EpochFacts]) -> dict[RunId, Standing]:
 
 def is_undecided(facts: EpochFacts) -> bool:
     """Report whether the answer depends on the DagRun: no task of the run is computed, or of an open one stopped."""
-    if (facts.is_closed and not facts.tasks) or facts.asked or facts.dag_run is not None:
+    is_over = facts.sealed_at is not None or (facts.is_closed and not facts.tasks)
+    if is_over or facts.asked or facts.dag_run is not None:
         return False
     return not any(each.is_computing or (each.is_stopped and not facts.is_closed) for each in facts.tasks)
 
@@ -251,6 +256,9 @@ def is_undecided(facts: EpochFacts) -> bool:
 def _standing(facts: EpochFacts, known: Mapping[RunId, Standing]) -> Standing:
     if facts.is_closed:
         return _closed(facts)
+    if facts.sealed_at is not None:
+        reason = f"it was {facts.sealed}, so that later epochs go on without it"
+        return _of(facts, Stand.SEALED, reason, facts.sealed_at, f"correct the cause, then `weir clear {facts.run}`")
     stopped = tuple(each for each in facts.tasks if each.is_stopped)
     if stopped:
         return _stopped(facts, stopped)
