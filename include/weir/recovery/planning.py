@@ -93,7 +93,8 @@ def decide_now(session: Session, run: Run, failure: Failure) -> Decided:
 
 def _replayed(state: RunState, plan: Plan) -> Iterator[RegionId]:
     """Yield the regions of earlier runs that a plan restarts, and of whose states one was released."""
-    for region in (each.region for each in plan.of(StepKind.RERUN) if each.region.run in state.earlier):
+    regions = (each.region for each in plan.of(StepKind.RERUN) if each.region.run in state.earlier)
+    for region in (each for each in regions if each.name != CLOSE.name):
         states = state.topology_of(region.run).states
         results = (state.results.get(each) for each in state.outputs(region) if each.stage in states)
         if any(each is not None and each.state is PartitionState.RELEASED for each in results):

@@ -164,8 +164,7 @@ def seal(session: Session, services: Services, row: RunRow, why: str) -> Sealed:
     later epoch cannot go on from the epoch before, since a state has changed in between.
     """
     now = services.now()
-    if not row.is_pinned:
-        row.predecessor = newest_before(session, row.dataflow, row.epoch)
+    row.predecessor = before_sealed(session, row)
     fenced, dropped = stop_run(session, row.id, f"not needed: {why}", now)
     fix_ranges(session, row, now)
     row.sealed_at, row.sealed_why, row.sealed_clears = now, why, times_cleared(session, row.id)
@@ -174,6 +173,11 @@ def seal(session: Session, services: Services, row: RunRow, why: str) -> Sealed:
     followers = session.scalars(_later(row).where(RunRow.predecessor == row.epoch)).all()
     owed = sum(_go_on_from(session, services, each, row.predecessor) for each in followers)
     return Sealed(fenced, dropped, tuple(each.id for each in followers if each.sealed_at is None), owed)
+
+
+def before_sealed(session: Session, row: RunRow) -> Epoch | None:
+    """Return the epoch from which later ones go on where a run is sealed."""
+    return row.predecessor if row.is_pinned else newest_before(session, row.dataflow, row.epoch)
 
 
 def lift(session: Session, services: Services, row: RunRow) -> None:

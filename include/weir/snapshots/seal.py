@@ -25,7 +25,7 @@ from weir.ledger.names import SHOWN
 from weir.ledger.publications import published_versions
 from weir.ledger.runs import named_run, run_key, topology_of
 from weir.ledger.sources import ranges_of
-from weir.recovery.predecessor import Sealed, seal
+from weir.recovery.predecessor import Sealed, before_sealed, seal
 from weir.recovery.questions import Question
 from weir.recovery.run_plans import have_go_on, plan_of, reaching
 from weir.topology.ids import RunId
@@ -40,7 +40,7 @@ BY_HAND = "sealed by {}"
 class SealPlan:
     """What sealing a run does.
 
-    `before` is the run whose state later epochs go on from then; empty where they begin without one. `failed` and
+    `before` is the run whose state later epochs go on from then. `failed` and
     `running` are tasks of the run; the running ones are fenced. `sinks` publish nothing of the epoch. `kept` are
     sources that go on, whose recorded rows wait for the run to be mended. `followers` are the open runs that go on, of
     which `reruns` run again, as they have read the run. `sealed_why` is not empty where it is sealed already,
@@ -75,8 +75,12 @@ def seal_plan(services: Services, name: str) -> SealPlan:
 
 def _planned(session: Session, services: Services, row: RunRow) -> SealPlan:
     if row.sealed_at is not None:
-        before = "" if row.predecessor is None else run_key(row.dataflow, row.predecessor)
-        return SealPlan(run=row.id, before=before, followers=_open_after(session, row), sealed_why=row.sealed_why or "")
+        return SealPlan(
+            run=row.id,
+            before=_before(session, row),
+            followers=_open_after(session, row),
+            sealed_why=row.sealed_why or "",
+        )
     tries = {region: rows[-1] for region, rows in newest_attempts(session, row.id).items()}
     failed = tuple(sorted(str(each) for each, of in tries.items() if of.state == AttemptState.FAILED.value))
     running = tuple(sorted(str(each) for each, of in tries.items() if of.state in LIVE))
@@ -89,10 +93,9 @@ def _planned(session: Session, services: Services, row: RunRow) -> SealPlan:
             done = seal(session, services, row, "")
         except Misconfigured as error:
             impossible = str(error)
-    before = "" if row.predecessor is None else run_key(row.dataflow, row.predecessor)
     return SealPlan(
         run=row.id,
-        before=before,
+        before=_before(session, row),
         failed=failed,
         running=running,
         sinks=tuple(sinks),
@@ -101,6 +104,11 @@ def _planned(session: Session, services: Services, row: RunRow) -> SealPlan:
         reruns=tuple(_reruns(session, done.followers)),
         impossible=impossible,
     )
+
+
+def _before(session: Session, row: RunRow) -> str:
+    before = before_sealed(session, row)
+    return "" if before is None else run_key(row.dataflow, before)
 
 
 def _reruns(session: Session, runs: tuple[RunId, ...]) -> Iterator[str]:
@@ -124,6 +132,8 @@ def _obstacles(session: Session, row: RunRow) -> Iterator[str]:
         yield "its checkpoint is complete: its closing task is about to publish it"
     if row.pinned is not None and not topology_of(row.pinned).follows_previous:
         yield "no later epoch goes on from it, so none waits for it"
+    elif before_sealed(session, row) is None:
+        yield "no epoch is before it from which later ones could go on. Delete its DagRun, and they begin without it"
 
 
 def _has_checkpoint(session: Session, row: RunRow) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from tests.simulator.listings import files_of
 
 from weir.formats.paths import MANIFEST, folder_of, results_folder
+from weir.ledger.runs import dataflow_of, run_key
 from weir.topology.regions import PartitionId, RegionId
 
 
@@ -208,6 +209,8 @@ class LedgerView:
         self._forget_news()
         self._valid: dict[Partition, bool] = {}
         self._subtasks: Counter[tuple[str, str, str]] = Counter()
+        self.run_before: dict[str, str] = {}
+        """By run, the one whose state and results it reads."""
         self._behind: dict[tuple[str, str], tuple[Partition, ...]] = {}
 
     def _forget_news(self) -> None:
@@ -294,6 +297,10 @@ class LedgerView:
         last = max(self.failovers, default=0)
         self.new_failovers = list(map(Failover._make, self._rows(Failover, "failover", f"WHERE id > {last}")))
         self.failovers |= {row.id: row for row in self.new_failovers}
+        chain = self._connection.execute("SELECT id, dataflow, predecessor FROM run WHERE predecessor IS NOT NULL")
+        before = {run: str(run_key(dataflow, epoch)) for run, dataflow, epoch in chain}
+        if before != self.run_before:
+            self.run_before, self._valid = before, {}
         splits = self._connection.execute("SELECT run, stage, splits, position, base FROM source_split").fetchall()
         self.recorded = {(run, stage): json.loads(found) for run, stage, found, _, _ in splits}
         self.splits = {
@@ -356,9 +363,15 @@ class LedgerView:
         return all(self.holds(each) for each in reads) and not self.has_missed(result.run, result.attempt)
 
     def has_missed(self, run: str, attempt: str) -> bool:
-        """Report whether an attempt has not read all that there is of the stages that it read of another run."""
-        read = Counter(place_of(each.partition) for each in self.reads.get(attempt, ()) if each.partition.run != run)
-        return any(self._subtasks[place] > count for place, count in read.items())
+        """Report whether an attempt has not read all that there is of the stages that it read of another run.
+
+        It has not, either, where that is not the run before any more.
+        """
+        reads = [each.partition for each in self.reads.get(attempt, ()) if each.partition.run != run]
+        own = {each.run for each in reads if dataflow_of(each.run) == dataflow_of(run)}
+        if not own <= {self.run_before.get(run)}:
+            return True
+        return any(self._subtasks[place] > count for place, count in Counter(map(place_of, reads)).items())
 
     def behind(self, partition: Partition) -> tuple[Partition, ...]:
         """Return the results of a partition's stage that no code of the newest has made, if no code made all of it."""

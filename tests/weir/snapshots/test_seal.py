@@ -232,19 +232,11 @@ def test_no_try_of_a_sealed_day_begins_that_nobody_has_cleared(world):
     assert published(world) == {*RUNS[:2], *RUNS[3:]}
 
 
-def test_the_first_day_is_sealed_and_later_ones_begin_without_state(tmp_path):
+def test_the_first_day_is_not_sealed(tmp_path):
     world = World(tmp_path / "own", aircraft())
-    fault = FailsOn(world, 1)
-    for day in (1, 2):
-        world.airflow.dag_run(day)
-    settle(world)
-    assert seal_plan(world.services, RUNS[0]).before == ""
-    sealed(world, 1)
-    assert states_of(world, 2) == states_of(plain(tmp_path, 2), 2)
-    fault.broken = False
-    world.airflow.clear_run_by_hand("scheduled__2013-01-01")
-    settle(world)
-    assert states_of(world, 2) == states_of(plain(tmp_path / "whole", 1, 2), 2)
+    FailsOn(world, 1)
+    run_days(world.airflow, 1)
+    assert "Delete its DagRun" in seal_plan(world.services, RUNS[0]).impossible
 
 
 def test_a_day_that_begins_after_the_seal_goes_on_from_the_day_before(world, tmp_path):

@@ -134,7 +134,7 @@ def _print_seal(plan: SealPlan) -> None:
     if plan.impossible:
         print_line(f"{plan.run} cannot be sealed: {plan.impossible}.")
         return
-    goes_on = f"from {plan.before}, as if {plan.run} had changed nothing" if plan.before else "without any state"
+    goes_on = f"from {plan.before}, as if {plan.run} had changed nothing"
     if plan.sealed_why:
         print_line(f"{plan.run} is sealed already ({plan.sealed_why}): later epochs go on {goes_on}.")
     else:
