@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs/flink-terms.md"
 HEADING = ["Flink", "Weir", "Held by"]
 ABSENT = "not here"
@@ -32,7 +32,7 @@ def functions_of(file):
 
 
 def missing_of(held_by):
-    """The tests that a cell names, by their paths below this folder, and that are not there, with the reason."""
+    """The tests that a cell names, by their paths below `tests`, and that are not there, with the reason."""
     for name in re.findall(r"`([^`]*)`", held_by):
         path, _, function = name.partition("::")
         if not (TESTS / path).is_file():
@@ -60,6 +60,6 @@ def test_no_term_is_told_twice():
     assert sorted({*terms}) == sorted(terms)
 
 
-@pytest.mark.parametrize("held_by", ["`test_flink_terms.py::test_x`", "`test_none.py::test_x`"])
+@pytest.mark.parametrize("held_by", ["`conformance/test_flink_terms.py::test_x`", "`test_none.py::test_x`"])
 def test_a_test_that_is_not_there_is_seen(held_by):
     assert list(missing_of(held_by)) != []
