@@ -121,7 +121,7 @@ def dataflow_dag(
     every = declared_cadence(cadence, timetable, where)
     require_dates(where, start, end, is_scheduled=every is None and not is_without_schedule(timetable))
     recovery = TaskRecovery.declared(
-        where,
+        flow,
         arguments,
         restart=restart,
         retries=retries,
@@ -176,7 +176,7 @@ def dataflow_group(
     group = DataflowGroup(group_id or flow.name, **group_kwargs)
     inherited = {**(group.dag.default_args or {}), **group.default_args}
     recovery = TaskRecovery.declared(
-        where,
+        flow,
         inherited,
         restart=restart,
         retries=retries,

@@ -41,8 +41,12 @@ OPTIONS: Final = {
     "orphan_age": ("Age at which files without an owner are deleted. Default: 1 day.", "2 days"),
     "scrub_share": ("Fraction of all bytes that is verified per hour; 0: none. Default: 0.006.", "0.01"),
     "scrub_repair": ("Whether damaged results that are needed are recomputed at once. Default: true.", "false"),
+    "failover": (
+        "Failover strategy of the dataflows that declare none: region, full or individual. Default: region.",
+        "full",
+    ),
     "restart_strategy_type": (
-        "Restart strategy of all dataflows, by Flink's name; its other options are restart-strategy.* of Flink.",
+        "Restart strategy of all dataflows, by Flink's name, or flink-1.18; its other options are Flink's.",
         "exponential-delay",
     ),
     "restart_strategy_maximum_per_task_failures": ("Failures after which a task is not restarted.", "5"),

@@ -109,7 +109,7 @@ class Scene:
 
     def __str__(self) -> str:
         tries = "any" if self.is_patient else "three"
-        recovery = f"failover={self.flow.failover.value} consumers={self.flow.consumers.value}"
+        recovery = f"failover={self.flow.failover_strategy.value} consumers={self.flow.consumers.value}"
         said = {**_life(self.flow), **self._code()}
         life = "".join(f" {name}={text.replace(' ', '_')}" for name, text in said.items() if text)
         first = f"dataflow {recovery} tries={tries} largest_plan={self.largest_plan:g}{life}"

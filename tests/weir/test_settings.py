@@ -7,6 +7,7 @@ import pytest
 from tests.messages.kinds import of_kind
 
 import weir
+from weir.dataflow import FailoverStrategy
 from weir.errors import Misconfigured, Retryable
 from weir.restarts.answer import Budgets
 from weir.restarts.strategy import FailureLimits, NoRestart
@@ -132,6 +133,7 @@ def test_the_section_says_how_tasks_restart_and_what_has_a_budget():
         "maximum_total_task_failures": "40",
         "maximum_backtracks": "5",
         "largest_plan": "1",
+        "failover": "full",
         "failure_enrichers": "tickets:owner, tickets:runbook",
         "maximum_conflicts": "",
     }
@@ -139,14 +141,22 @@ def test_the_section_says_how_tasks_restart_and_what_has_a_budget():
     assert found.restart.resolved() == NoRestart(limits=FailureLimits(per_run=40))
     assert found.budgets == Budgets(backtracks=5)
     assert (found.largest_plan, found.failure_enrichers) == (1.0, ("tickets:owner", "tickets:runbook"))
+    assert found.failover is FailoverStrategy.FULL
 
 
 def test_the_environment_goes_before_the_section_here_too():
-    environ = {**PLACES, "WEIR_RESTART_STRATEGY_TYPE": "none", "WEIR_MAXIMUM_BACKTRACKS": "7"}
-    section = {"restart-strategy.type": "fixed-delay", "maximum_backtracks": "5"}
+    environ = {
+        **PLACES,
+        "WEIR_RESTART_STRATEGY_TYPE": "none",
+        "WEIR_MAXIMUM_BACKTRACKS": "7",
+        "WEIR_FAILOVER": "individual",
+    }
+    section = {"restart-strategy.type": "fixed-delay", "maximum_backtracks": "5", "failover": "full"}
     found = read_settings(environ, section=section).recovery
     assert found.restart.resolved() == NoRestart()
     assert found.budgets.backtracks == 7
+    assert found.failover is FailoverStrategy.INDIVIDUAL
+    assert read_settings(PLACES).recovery.failover is FailoverStrategy.REGION
 
 
 @pytest.mark.parametrize(
@@ -160,6 +170,7 @@ def test_the_environment_goes_before_the_section_here_too():
         ("maximum_per_task_failures", "-1", "maximum-per-task-failures must be a whole number of at least 0"),
         ("largest_plan", "50%", "largest_plan is '50%', expected a share"),
         ("largest_plan", "2", "from 0 to 1"),
+        ("failover", "regions", r"failover is 'regions': write region, full or individual; did you mean 'region'\?"),
     ],
 )
 def test_what_the_section_says_of_recovery_is_understood_or_refused(key, value, says):

@@ -195,7 +195,7 @@ class _Costs:
     def _around(self, stages: set[str]) -> Hashable:
         """Return all of the declaration that decides what a failure in these stages and a loss of them restart."""
         dataflow = self._dataflow
-        if dataflow.consumers is not Consumers.IF_CHANGED or dataflow.failover is FailoverStrategy.FULL:
+        if dataflow.consumers is not Consumers.IF_CHANGED or dataflow.failover_strategy is FailoverStrategy.FULL:
             return tuple((each.name, each.parallelism, tuple(each.exchanges.items())) for each in dataflow.stages)
         regions = {self._topology.logical_region_of(each) for each in stages}
         return tuple(

@@ -390,6 +390,7 @@ def _new_run(services: Services, request: BeginRequest, store_id: str) -> NewRun
         previous=request.previous,
         zone=request.zone,
         cadence=request.cadence,
+        failover=services.recovery.failover,
     )
 
 

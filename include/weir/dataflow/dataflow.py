@@ -52,6 +52,9 @@ class Consumers(Enum):
 VERSION = 1
 """The version of the JSON that a run is pinned to."""
 
+FAILOVER = "failover"
+"""The field with the failover strategy; None leaves it to the deployment."""
+
 NOTIFY = "notify"
 """The field with the receivers of notifications, which the ledger reads by itself."""
 
@@ -61,7 +64,7 @@ PUBLISH_BY = "publish_by"
 LONGEST_PUBLISH_BY = timedelta(days=36_500)
 
 _RECORDED = (
-    *("name", "max_parallelism", "parameters", "failover", "consumers"),
+    *("name", "max_parallelism", "parameters", FAILOVER, "consumers"),
     *("keep", "keep_failed", "keep_published", "quota", "retained_checkpoints", "savepoint_every"),
     *("retained_savepoints", "on_reprocess", "repair_code", "reuse", "replay", "shadow_of"),
 )
@@ -75,7 +78,8 @@ class Dataflow:
 
     `max_parallelism` is the number of key groups of every stage that does not set its own; `parameters` are JSON
     values that each stage finds in its context. `failover` selects the regions that a failure restarts ("region",
-    "full", "individual"), `consumers` when the consumers of a recomputed result restart ("if_changed", "always").
+    "full", "individual"; None: the deployment's `[weir] failover`, which a run keeps as it was when the run began).
+    `consumers` selects when the consumers of a recomputed result restart ("if_changed", "always").
     `keep` is the retention policy of intermediate results that no task needs ("2 runs", "end_of_run", "on_consumed",
     "7 days"), `keep_failed` the retention of results of a run that never closed, `keep_published` that of published
     versions ("forever", "90 days"). `quota` is how many bytes the dataflow may store ("500 GB"), `retained_checkpoints`
@@ -102,7 +106,7 @@ class Dataflow:
     stages: Sequence[Stage]
     max_parallelism: int = field(default=128, kw_only=True)
     parameters: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
-    failover: FailoverStrategy = field(default=FailoverStrategy.REGION, kw_only=True)
+    failover: FailoverStrategy | None = field(default=None, kw_only=True)
     consumers: Consumers = field(default=Consumers.IF_CHANGED, kw_only=True)
     keep: str | None = field(default=None, kw_only=True)
     keep_failed: str | None = field(default=None, kw_only=True)
@@ -129,7 +133,7 @@ class Dataflow:
             *,
             max_parallelism: int = 128,
             parameters: Mapping[str, Any] = ...,
-            failover: FailoverStrategy | str = FailoverStrategy.REGION,
+            failover: FailoverStrategy | str | None = None,
             consumers: Consumers | str = Consumers.IF_CHANGED,
             keep: str | None = None,
             keep_failed: str | None = None,
@@ -152,7 +156,8 @@ class Dataflow:
         require("Dataflow(...)", "name", self.name, str, 'Dataflow("name_of_dataflow", [stages])')
         if isinstance(self.stages, str | Mapping) or not isinstance(self.stages, Iterable):
             raise Misconfigured.of("dataflow.stages_not_a_list", name=self.name, stages=shown(self.stages))
-        object.__setattr__(self, "failover", choice(str(self), "failover", self.failover, FailoverStrategy))
+        if self.failover is not None:
+            object.__setattr__(self, "failover", choice(str(self), "failover", self.failover, FailoverStrategy))
         object.__setattr__(self, "consumers", choice(str(self), "consumers", self.consumers, Consumers))
         object.__setattr__(self, "on_reprocess", choice(str(self), "on_reprocess", self.on_reprocess, OnReprocess))
         object.__setattr__(self, "replay", choice(str(self), "replay", self.replay, Replay))
@@ -231,6 +236,11 @@ class Dataflow:
         """Return the number of key groups that the stage's keyed inputs are divided into."""
         own = self.stage(stage).max_parallelism
         return self.max_parallelism if own is None else own
+
+    @property
+    def failover_strategy(self) -> FailoverStrategy:
+        """The declared failover strategy, else the default one. The record of a run always declares one."""
+        return FailoverStrategy.REGION if self.failover is None else self.failover
 
     @property
     def keeps_state(self) -> bool:

@@ -21,7 +21,8 @@ from typing import Any, cast
 from sqlalchemy import bindparam, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from weir.dataflow import Dataflow
+from weir.dataflow import Dataflow, FailoverStrategy
+from weir.dataflow.dataflow import FAILOVER
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.dataflow.validation import require_no_secrets
 from weir.errors import Misconfigured, Retryable
@@ -192,6 +193,8 @@ class NewRun:
     zone: str = "UTC"
     cadence: str | None = None
     """`every` of the schedule's cadence."""
+    failover: FailoverStrategy = FailoverStrategy.REGION
+    """The deployment's, which the run is pinned to where the dataflow declares none."""
 
     @property
     def owner(self) -> Owner:
@@ -304,10 +307,11 @@ def own_epoch(session: Session, new: NewRun, now: datetime, on_pin: Callable[[Ru
 
 
 def _pinned(session: Session, run: str, new: NewRun) -> dict[str, Any]:
-    """Return the record that a run is pinned to: its dataflow, and the layouts in which its results are written."""
+    """Return the record that a run is pinned to: its dataflow, with its failover strategy and written layouts."""
     sizes, before = latest_sizes(session, new.dataflow.name), layouts_of_run(session, run)
     record = pinned_json(new.dataflow, chosen_layouts(new.dataflow, sizes, new.small_result, before))
-    return {**record, ZONE: new.zone, **({CADENCE: new.cadence} if new.cadence else {})}
+    failover = record[FAILOVER] or new.failover.value
+    return {**record, FAILOVER: failover, ZONE: new.zone, **({CADENCE: new.cadence} if new.cadence else {})}
 
 
 def predecessor_of(session: Session, new: NewRun, epoch: str, now: datetime) -> Epoch | None:

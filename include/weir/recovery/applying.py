@@ -78,6 +78,6 @@ def restart_others(session: Session, services: Services, run: Run, row: AttemptR
 def restarts_others(topology: Topology) -> bool:
     """Report whether the failure of a region can restart regions that have all their inputs."""
     dataflow = topology.dataflow
-    if dataflow.failover is not FailoverStrategy.REGION:
-        return dataflow.failover is FailoverStrategy.FULL
+    if dataflow.failover_strategy is not FailoverStrategy.REGION:
+        return dataflow.failover_strategy is FailoverStrategy.FULL
     return dataflow.consumers is Consumers.ALWAYS or not all(stage.deterministic for stage in dataflow.stages)

@@ -1,5 +1,7 @@
 """The settings of restart strategies, under Flink 2.3's keys, and the limits of failures under FLIP-1's.
 
+The type may also be FLINK_1_18, a preset: it chooses a strategy by whether the dataflow keeps state, with all numbers.
+
 Invariant: a setting of these keys that cannot be understood is refused, never ignored.
 """
 
@@ -16,6 +18,9 @@ from weir.wording import did_you_mean
 PREFIX = "restart-strategy."
 TYPE = "restart-strategy.type"
 OLD_TYPE = "restart-strategy"
+FLINK_1_18 = "flink-1.18"
+"""The type that names no strategy but the numbers of Flink 1.18's manual, which `weir.restarts.strategy` has."""
+
 PER_TASK = "maximum-per-task-failures"
 PER_RUN = "maximum-total-task-failures"
 _UNITS_MS = {
@@ -41,6 +46,8 @@ def parse_options(options: Mapping[str, Any]) -> Parsed:
     kind = _kind(given)
     if kind is None:
         _refuse_without_type(given)
+    if kind == FLINK_1_18:
+        _refuse_beside_preset(given)
     prefix = f"{PREFIX}{kind or 'exponential-delay'}."
     settings = {
         field: read(prefix + key, given[prefix + key])
@@ -67,6 +74,12 @@ def _refuse_without_type(given: Mapping[str, Any]) -> None:
         kind = key.removeprefix(PREFIX).partition(".")[0]
         if kind in _OPTIONS and kind != "exponential-delay":
             raise Misconfigured.of("restarts.strategy_missing", key=key, option=TYPE, kind=kind)
+
+
+def _refuse_beside_preset(given: Mapping[str, Any]) -> None:
+    for key in given:
+        if key.removeprefix(PREFIX).partition(".")[0] in _OPTIONS:
+            raise Misconfigured.of("restarts.preset_with_options", key=key, option=TYPE, kind=FLINK_1_18)
 
 
 def _canonical(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,6 +151,6 @@ _OPTIONS: dict[str, dict[str, tuple[str, Callable[[str, Any], Any]]]] = {
     },
 }
 
-_SPELLINGS = {"none": "none", "off": "none", "disable": "none"} | {
+_SPELLINGS = {"none": "none", "off": "none", "disable": "none", FLINK_1_18: FLINK_1_18} | {
     spelling: kind for kind in _OPTIONS for spelling in (kind, kind.replace("-", ""))
 }

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from weir.dataflow.dataflow import FAILOVER, FailoverStrategy
 from weir.errors import Misconfigured
 from weir.execution.labels import checked_enrichers
 from weir.restarts.answer import OPTION_PREFIX, Budgets
@@ -30,13 +31,15 @@ class RecoverySettings:
     """Restarts where a DAG does not set them, budgets, failure enrichers, and the largest failover without approval.
 
     `failure_enrichers` are written "module:function". `largest_plan` is the share of a run's regions, from 0 to 1, that
-    may restart because of the losses of one probe without a person's approval.
+    may restart because of the losses of one probe without a person's approval. `failover` is the failover strategy of
+    the runs of those dataflows that declare none.
     """
 
     restart: RestartChoice = field(default_factory=RestartChoice)
     budgets: Budgets = field(default_factory=Budgets)
     failure_enrichers: tuple[str, ...] = ()
     largest_plan: float = DEFAULT_SHARE
+    failover: FailoverStrategy = FailoverStrategy.REGION
 
     @staticmethod
     def from_options(options: Mapping[str, Any]) -> RecoverySettings:
@@ -51,6 +54,7 @@ class RecoverySettings:
             Budgets.from_options(plain),
             checked_enrichers(_listed(str(plain.get(FAILURE_ENRICHERS, "")))),
             _largest_plan(plain.get(LARGEST_PLAN, DEFAULT_SHARE)),
+            _failover(plain.get(FAILOVER, FailoverStrategy.REGION.value)),
         )
 
 
@@ -66,3 +70,12 @@ def _largest_plan(value: Any) -> float:
     if not 0 <= share <= 1:
         raise Misconfigured.of("restarts.largest_plan_wrong", option=LARGEST_PLAN, value=value)
     return share
+
+
+def _failover(value: Any) -> FailoverStrategy:
+    strategies = {strategy.value: strategy for strategy in FailoverStrategy}
+    found = strategies.get(str(value).strip().lower())
+    if found is None:
+        hint = suggestion(value, strategies)
+        raise Misconfigured.of("restarts.failover_unknown", option=FAILOVER, value=value, hint=hint)
+    return found

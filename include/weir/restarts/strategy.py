@@ -12,11 +12,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from weir.dataflow.arguments import answering
 from weir.errors import Misconfigured
-from weir.restarts.options import PER_RUN, PER_TASK, parse_options
+from weir.restarts.options import FLINK_1_18, PER_RUN, PER_TASK, parse_options
 
 Jitter = Callable[[int, int], int]
 """Given the time of a failure and an offset o, both in ms, return a whole number in [-o, o], a function of both."""
@@ -102,7 +102,8 @@ class RestartStrategy(ABC):
         """Build the strategy that options like `{"restart-strategy.type": "fixed-delay", ...}` describe.
 
         Times are timedeltas or texts like "10 s" (without a unit: ms, as in Flink). Without a type it is the default,
-        altered by the exponential-delay options given. Raises Misconfigured.
+        altered by the exponential-delay options given. The type flink-1.18 gives here what it is without state: pass
+        it to `dataflow_dag` as options. Raises Misconfigured.
         """
         return RestartChoice.from_options(options).resolved()
 
@@ -218,12 +219,14 @@ class ExponentialDelay(RestartStrategy):
 class RestartChoice:
     """The choice of a DAG or a deployment about restarts; `strategy` is None if it makes none.
 
-    `fallback` are the limits that hold unless a DAG or the deployment sets others.
+    `fallback` are the limits that hold unless a DAG or the deployment sets others. `with_state` is the strategy of a
+    dataflow that keeps state, where that is another one.
     """
 
     strategy: RestartStrategy | None = None
     limits: FailureLimits = NO_LIMITS
     fallback: FailureLimits = NO_LIMITS
+    with_state: RestartStrategy | None = None
 
     @staticmethod
     def of(strategy: RestartStrategy | None) -> RestartChoice:
@@ -237,12 +240,19 @@ class RestartChoice:
         limits = FailureLimits(limited.get(PER_TASK), limited.get(PER_RUN))
         if kind is None and not settings:
             return RestartChoice(limits=limits)
+        if kind == FLINK_1_18:
+            return RestartChoice(_WITHOUT_STATE, limits, with_state=_WITH_STATE)
         by_name: dict[str, Callable[..., RestartStrategy]] = {
             strategy.name: strategy for strategy in (NoRestart, FixedDelay, FailureRate, ExponentialDelay)
         }
         strategy = by_name[kind or ExponentialDelay.name](**settings)
         is_bounded = kind is not None or "attempts_before_reset" in settings
         return RestartChoice(strategy, limits, NO_LIMITS if is_bounded else FailureLimits(per_task=DEFAULT_FAILURES))
+
+    def of_dataflow(self, *, keeps_state: bool) -> RestartChoice:
+        """Return the choice for a dataflow that keeps state, or for one that does not."""
+        with_state = self.with_state if keeps_state else None
+        return replace(self, strategy=with_state or self.strategy, with_state=None)
 
     def resolved(self, *others: RestartChoice) -> RestartStrategy:
         """Return the strategy of this choice, else of the first of `others` that has one, else the default.
@@ -261,3 +271,8 @@ class RestartChoice:
 def _at_least(strategy: str, option: str, value: int, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise Misconfigured.of("restarts.option_too_small", strategy=strategy, option=option, least=least, value=value)
+
+
+_WITHOUT_STATE: Final = ExponentialDelay(max_backoff_ms=300_000, multiplier=2.0)
+_WITH_STATE: Final = FixedDelay(UNLIMITED, 1_000)
+"""The strategies of FLINK_1_18: there, a job with checkpoints restarts by a fixed delay, `Integer.MAX_VALUE` times."""

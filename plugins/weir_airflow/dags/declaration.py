@@ -52,7 +52,7 @@ class TaskRecovery:
 
     @staticmethod
     def declared(
-        where: str,
+        flow: Dataflow,
         default_args: Mapping[str, Any],
         *,
         restart: RestartStrategy | Mapping[str, Any] | None,
@@ -63,14 +63,15 @@ class TaskRecovery:
     ) -> TaskRecovery:
         """Merge the arguments of a dataflow with what its tasks would inherit.
 
-        Raises Misconfigured, in which `where` names the dataflow.
+        Raises Misconfigured, which names the dataflow.
         """
         try:
             policy = _policy(default_args, retry_policy)
             enrichers = checked_enrichers(failure_enrichers)
-            return TaskRecovery(_restart(restart, retries, retry_delay, default_args), policy, enrichers)
+            chosen = _restart(restart, retries, retry_delay, default_args).of_dataflow(keeps_state=flow.keeps_state)
+            return TaskRecovery(chosen, policy, enrichers)
         except Misconfigured as error:
-            raise Misconfigured.of("dataflow.columns_wrong", where=where, error=error) from error
+            raise Misconfigured.of("dataflow.columns_wrong", where=flow, error=error) from error
 
 
 def _policy(default_args: Mapping[str, Any], given: RetryPolicy | None) -> RetryPolicy | None:
@@ -185,7 +186,7 @@ class Declaration:
 
     def restart_strategy(self, deployed: RestartChoice) -> RestartStrategy:
         """Return the declared strategy, else the deployment's, else Weir's default."""
-        return self.recovery.restart.resolved(deployed)
+        return self.recovery.restart.resolved(deployed.of_dataflow(keeps_state=self.flow.keeps_state))
 
     def spark_conn_id_of(self, region: str) -> str | None:
         """Return the id of the connection to the Spark that computes a region; None is that of Weir's settings."""

@@ -181,7 +181,9 @@ def describe_state(state: State) -> str:
 
 
 def _healing(flow: Dataflow) -> str:
-    by_itself = _HEALING[flow.failover].format(again=_AGAIN[flow.consumers])
+    by_itself = _HEALING[flow.failover_strategy].format(again=_AGAIN[flow.consumers])
+    if flow.failover is None:
+        by_itself = f"{by_itself} A deployment may say otherwise, by `[weir] failover`."
     clearing = "" if flow.failover is FailoverStrategy.INDIVIDUAL else f" {_CLEARING}"
     return f"{by_itself}{clearing} {_CODE[flow.repair_code]}"
 

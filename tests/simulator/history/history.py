@@ -130,7 +130,7 @@ class History:
     @property
     def strategy(self) -> FailoverStrategy:
         """Return the dataflow's failover strategy."""
-        return self.flow.failover
+        return self.flow.failover_strategy
 
     def latest(self) -> datetime:
         """Return the latest time that a process may have; those that are read from rows may be earlier by `slack`."""

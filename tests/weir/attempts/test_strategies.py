@@ -4,6 +4,7 @@ import multiprocessing
 import shutil
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
@@ -90,6 +91,43 @@ def fail_once(airflow, task_id, index=-1):
 
 
 ALL_OF = {"clean[0]", "clean[1]", "weather[0]", "joined[0]", "joined[1]", "report-delays[0]"}
+
+
+# the deployment's
+
+
+def deploy_failover(world, failover):
+    """Restart all workers with another `[weir] failover`."""
+    settings = RecoverySettings.from_options({"failover": failover})
+    world.services = world.airflow.services = replace(world.services, recovery=settings)
+    world.airflow.coordinator = coordinator_of(world.services)
+
+
+def failed_over_by(found, task):
+    """Let a task that is cleared fail once; answers the strategies of the plans that follow."""
+    known = len(found.reports())
+    fail_once(found.airflow, task)
+    found.airflow.clear_by_hand(found.run, task)
+    found.airflow.run_until_quiet()
+    return [report.plan.strategy for report in found.reports()[known:]]
+
+
+def test_the_deployments_failover_strategy_holds_where_the_dataflow_declares_none(world):
+    deploy_failover(world, "full")
+    assert failed_over_by(Scene(world, fan(parallelism=2)), "weather") == ["full"]
+
+
+def test_a_declared_failover_strategy_goes_before_the_deployments(world):
+    deploy_failover(world, "full")
+    assert failed_over_by(Scene(world, fan(parallelism=2, failover="region")), "weather") == []
+
+
+def test_a_run_keeps_the_failover_strategy_that_it_began_with(world):
+    found = Scene(world, fan(parallelism=2))
+    deploy_failover(world, "full")
+    assert failed_over_by(found, "weather") == []
+    found.run = world.run_days(2)[-1]
+    assert failed_over_by(found, "weather") == ["full"]
 
 
 # full

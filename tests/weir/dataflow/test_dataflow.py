@@ -212,8 +212,16 @@ def test_importing_the_declaration_loads_nothing_heavy():
 def test_recovery_is_said_in_texts_or_enums_and_kept_as_enums():
     flow = flights(failover="full", consumers=Consumers.ALWAYS)
     assert (flow.failover, flow.consumers) == (FailoverStrategy.FULL, Consumers.ALWAYS)
-    assert (flights().failover, flights().consumers) == (FailoverStrategy.REGION, Consumers.IF_CHANGED)
+    assert flights().consumers is Consumers.IF_CHANGED
     assert flights(failover=FailoverStrategy.FULL, consumers="always") == flow
+
+
+def test_the_failover_strategy_is_left_to_the_deployment_unless_it_is_declared():
+    assert (flights().failover, flights().failover_strategy) == (None, FailoverStrategy.REGION)
+    declared = flights(failover="individual")
+    assert (declared.failover, declared.failover_strategy) == (FailoverStrategy.INDIVIDUAL,) * 2
+    for flow in (flights(), declared):
+        assert Dataflow.from_json(json.loads(json.dumps(flow.to_json()))) == flow
 
 
 def test_the_code_of_repairs_is_pinned():

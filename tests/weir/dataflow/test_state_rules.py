@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.messages.kinds import of_kind
 
-from weir.dataflow import Dataflow, Stage, blocking, files_source, keyed_state, pipelined, sink, source
+from weir.dataflow import Dataflow, Stage, blocking, files_source, keyed_state, pipelined, previous, sink, source
 from weir.errors import Misconfigured
 
 HISTORY = keyed_state("history", key="tail", schema="tail STRING, n BIGINT")
@@ -34,6 +34,25 @@ def test_a_source_of_several_subtasks_keeps_no_keyed_state():
     kept = source("flights", "p:flights", parallelism=2, state=HISTORY)
     with pytest.raises(Misconfigured, check=of_kind("dataflow.state_not_divided", read="is a source")):
         Dataflow("delays", [kept, sink("flights", "known")])
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        previous("history", by="tail", schema=HISTORY.schema),
+        pipelined("history"),
+        blocking("history", by="tail"),
+    ],
+)
+def test_a_state_is_its_stages_own_and_another_stage_of_the_region_reads_what_that_returns(read):
+    def declare(read):
+        aircraft = Stage("aircraft", "p:aircraft", [blocking("flights", by="tail")], parallelism=2, state=HISTORY)
+        later = Stage("later", "p:later", {"today": pipelined("aircraft"), "before": read}, parallelism=2)
+        return Dataflow("delays", [FLIGHTS, aircraft, later, sink("later", "known")])
+
+    with pytest.raises(Misconfigured, match="read what 'aircraft' returns instead"):
+        declare(read)
+    declare(previous("aircraft", by="tail", schema=HISTORY.schema))
 
 
 def test_the_order_of_keys_counts():

@@ -3,6 +3,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.messages.kinds import of_kind
 
 from weir.errors import Misconfigured
 from weir.restarts.strategy import (
@@ -170,6 +171,22 @@ def test_each_limit_is_looked_up_by_itself():
     assert in_dag.resolved(deployed) == NoRestart(limits=FailureLimits(1, 50))
     assert RestartChoice.of(FixedDelay(7)).resolved(deployed) == FixedDelay(7, limits=FailureLimits(5, 50))
     assert RestartChoice().resolved(deployed).limits == FailureLimits(5, 50)
+
+
+def test_the_numbers_of_flink_1_18_are_a_strategy_with_state_and_one_without():
+    numbers = RestartChoice.from_options({"restart-strategy.type": "flink-1.18"})
+    without, with_state = (numbers.of_dataflow(keeps_state=keeps).resolved() for keeps in (False, True))
+    assert without == exponential(1_000, 300_000, 2.0, 3_600_000, 0.1)
+    assert [decide(without, [0] * 1).backoff_ms, without.limits] == [1_000, FailureLimits()]
+    assert with_state == FixedDelay(2**31 - 1, 1_000)
+    assert decide(with_state, list(range(0, 10_000_000, 1_001))) == Decision(True, 1_000, True)
+
+
+def test_limits_hold_under_the_numbers_of_flink_1_18_and_other_numbers_beside_them_are_refused():
+    numbers = {"restart_strategy_type": "Flink-1.18", "maximum-per-task-failures": 7}
+    assert RestartStrategy.from_options(numbers).limits == FailureLimits(per_task=7)
+    with pytest.raises(Misconfigured, check=of_kind("restarts.preset_with_options")):
+        RestartStrategy.from_options({**numbers, "restart-strategy.fixed-delay.delay": "10 s"})
 
 
 def test_three_failures_a_task_hold_only_where_nobody_has_bounded_the_strategy():

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 from tests.builders.ledgers import fast_folder
 from tests.weir.small_dataflow import Saved
-from tests.weir.state.test_checkpoints import aircraft, checkpoint, is_there, retained, rows, run_days
+from tests.weir.state.test_checkpoints import EPOCHS, aircraft, checkpoint, is_there, retained, rows, run_days
 
 from weir.coordination.services import Services
 from weir.ledger.database.tables import ResultRow
@@ -16,6 +16,7 @@ from weir.retention.checkpoints import maintain_checkpoints
 from weir.retention.release import release
 from weir.retention.sweep import sweep
 from weir.state.files_in_use import live_state_files
+from weir.store.catalogue import published
 from weir.store.store import Store
 from weir.store.walk import files_below
 from weir.testing.fakes.airflow import FakeAirflow, Killed
@@ -126,6 +127,13 @@ def assert_all_that_is_named_is_there(world):
     assert all(is_there(world, path) for path in live_state_files(world.services, "ladder"))
 
 
+def assert_what_is_published_is_checkpointed(world):
+    """Nothing of the fifth day is published whose checkpoint is not complete."""
+    status = {row.epoch: row.status for row in rows(world)}
+    if published(world.store, "ladder", "known", EPOCHS[4]) is not None:
+        assert status[EPOCHS[4]] == "completed"
+
+
 def test_the_closing_task_may_be_killed_at_any_step(before_the_fifth_closes):
     with fast_folder() as folder:
         world = before_the_fifth_closes.go_on(folder / "whole")
@@ -143,6 +151,7 @@ def test_the_closing_task_may_be_killed_at_any_step(before_the_fifth_closes):
             killed = nth
             world.airflow.time = airflow.time
             assert_all_that_is_named_is_there(world)
+            assert_what_is_published_is_checkpointed(world)
             finish(world)
             assert set(world.airflow.states().values()) == {"success"}
             assert [day for _, day in retained(world)] == kept

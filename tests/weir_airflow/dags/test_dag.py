@@ -27,7 +27,14 @@ from weir.dataflow import (
 from weir.dataflow.stage import TaskSettings
 from weir.errors import Misconfigured
 from weir.restarts.delays import AIRFLOW_RETRIES
-from weir.restarts.strategy import FailureLimits, FixedDelay, NoRestart, RestartChoice, RestartStrategy
+from weir.restarts.strategy import (
+    ExponentialDelay,
+    FailureLimits,
+    FixedDelay,
+    NoRestart,
+    RestartChoice,
+    RestartStrategy,
+)
 
 START = datetime(2013, 1, 1, tzinfo=UTC)
 
@@ -276,6 +283,24 @@ def test_what_a_dag_says_of_restarts_goes_before_what_the_deployment_says(flow):
     assert strategy(retries=2, restart={"maximum-per-task-failures": 1}).limits == FailureLimits(1, 9)
 
 
+NUMBERS_OF_FLINK_1_18 = {"restart-strategy.type": "flink-1.18"}
+
+
+@pytest.mark.parametrize("is_of_dag", [True, False])
+def test_the_numbers_of_flink_1_18_depend_on_whether_the_dataflow_keeps_state(is_of_dag):
+    from weir_airflow import dataflow_dag
+
+    deployed = RestartChoice() if is_of_dag else RestartChoice.from_options(NUMBERS_OF_FLINK_1_18)
+
+    def strategy(state):
+        flow = Dataflow("flow", [source("a", "p:a", state=state), sink("a", "out")])
+        said = {"restart": NUMBERS_OF_FLINK_1_18} if is_of_dag else {}
+        return dataflow_dag(flow, **said).task_dict["a-out"].declared.restart_strategy(deployed)
+
+    assert strategy([]) == ExponentialDelay(max_backoff_ms=300_000, multiplier=2.0)
+    assert strategy([keyed_state("history", key="k", schema="k STRING")]) == FixedDelay(2**31 - 1, 1_000)
+
+
 def test_a_users_retry_policy_is_kept_beside_weirs(flow):
     from airflow.sdk import DAG
     from airflow.sdk.definitions.retry_policy import ExceptionRetryPolicy, RetryRule
@@ -474,6 +499,7 @@ def test_a_copy_is_documented_where_a_retry_resumes():
     [
         ({}, "its producers run again, and consumers only if the content has changed"),
         ({"consumers": "always"}, "and consumers whenever what they read is recomputed"),
+        ({}, "A deployment may say otherwise, by `[weir] failover`."),
         ({"failover": "full"}, "all regions that have begun run again"),
         ({"failover": "individual"}, "nothing else runs again by itself"),
         ({}, "A clear runs the deployed code"),

@@ -91,7 +91,7 @@ def decide(state: RunState, failure: Failure) -> Plan | NeedsProbe:
         cause=failure.cause or "; ".join(str(loss) for loss in failure.losses.values()),
         steps=steps,
         run=state.run,
-        strategy=dataflow.failover.value,
+        strategy=dataflow.failover_strategy.value,
         consumers=dataflow.consumers.value,
         held_back=_held_back(state, failure, found),
         impossible=_impossible(found.back.expired.values()),
@@ -208,7 +208,8 @@ def _certain(state: RunState, failure: Failure, found: Backtracked) -> dict[Regi
     if failure.failed is None and failure.occasion is Occasion.QUESTION:
         known = [state.region(each) for each in (*state.region_ids(), CLOSE)]
         rerun |= {each.region: _given_up(each) for each in known if each.has_failed}
-    is_full = state.topology.dataflow.failover is FailoverStrategy.FULL and (failure.failed is not None or found.causes)
+    is_full = state.topology.dataflow.failover_strategy is FailoverStrategy.FULL
+    is_full = is_full and (failure.failed is not None or bool(found.causes))
     for region in state.region_ids() if is_full else ():
         if state.region(region).newest_state in FINISHED and not state.region(region).is_running:
             rerun.setdefault(region, "failover is full: all that has begun runs again")
@@ -343,7 +344,7 @@ def _held_back(state: RunState, failure: Failure, found: _Found) -> str:
     runs = {OWN_RUN, *(region.run for region in found.back.causes if region in found.rerun)}
     regions = sum(len(state.region_ids(each)) for each in runs)
     is_few = lost < SMALLEST_HELD_BACK or lost <= failure.largest * regions
-    if is_few or failure.largest >= 1 or state.topology.dataflow.failover is FailoverStrategy.FULL:
+    if is_few or failure.largest >= 1 or state.topology.dataflow.failover_strategy is FailoverStrategy.FULL:
         return ""
     return (
         f"the results of {lost} of {regions} regions are lost at once, more than the share of {failure.largest:g} that "

@@ -34,7 +34,7 @@ def restarts_consumers(topology: Topology, stage: str) -> bool:
 
 def clears_consumers(topology: Topology) -> bool:
     """Report whether Weir clears consumers at all."""
-    return topology.dataflow.failover is not FailoverStrategy.INDIVIDUAL
+    return topology.dataflow.failover_strategy is not FailoverStrategy.INDIVIDUAL
 
 
 def clears_later_epochs(topology: Topology) -> bool:
