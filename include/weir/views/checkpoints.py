@@ -172,7 +172,10 @@ class AlignmentView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedFileView:
-    """A file that retained checkpoints name, by the numbers of these; `bytes` is its size."""
+    """A file that retained checkpoints name, by the numbers of these.
+
+    `name` is below the folder of the attempt that has written it, for `partition` in `epoch`.
+    """
 
     path: str
     epoch: str
@@ -214,9 +217,9 @@ def checkpoint_details(services: Services, dataflow: str, number: int) -> Checkp
 
 def _alignment(session: Session, run: str, results: Sequence[int]) -> Iterable[AlignmentView]:
     """Return when the inputs of the attempts were ready that have made these results, by region and subtask."""
-    of_results = select(ResultRow.attempt).where(ResultRow.id.in_(results))
-    attempts = select(AttemptRow).where(AttemptRow.id.in_(of_results))
-    for row in session.scalars(attempts.order_by(AttemptRow.region, AttemptRow.subtask)):
+    query = select(AttemptRow).join(ResultRow, ResultRow.attempt == AttemptRow.id).where(ResultRow.id.in_(results))
+    newest = {(row.region, row.subtask): row for row in session.scalars(query.order_by(ResultRow.id))}
+    for _, row in sorted(newest.items()):
         inputs = [each for each in reads_of(session, row.id, run) if not each.partition.run]
         yield _aligned(row, _ready(session, inputs))
 

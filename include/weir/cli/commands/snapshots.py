@@ -148,10 +148,9 @@ def _details(services: Services, dataflow: str | None, of: int) -> CheckpointDet
 
 
 def _show(details: CheckpointDetails, *, as_json: bool) -> None:
+    _CHECKPOINTS.show([details.checkpoint], as_json=as_json, alignment=details.alignment, files=details.files)
     if as_json:
-        print_document(checkpoint=details.checkpoint, alignment=details.alignment, files=details.files)
         return
-    print_rows(_CHECKPOINTS.columns, [details.checkpoint])
     if details.alignment:
         print_rows(_ALIGNMENT, details.alignment)
     if details.files:
