@@ -34,6 +34,7 @@ from weir.state.checkpoint_content import files_named, read_checkpoint
 from weir.state.compaction_rules import Amplification, amplification
 from weir.state.compactions import compaction_rows
 from weir.state.file_rules import sorted_runs
+from weir.topology.ids import AttemptId
 
 SUBSUMED, DROPPED = "subsumed", "dropped"
 """The status of a completed checkpoint that was subsumed, and of a savepoint that was dropped."""
@@ -151,6 +152,10 @@ def _amplification(checkpoint: Checkpoint, changed: int, compacted: int) -> Ampl
     return Amplification(max((sorted_runs(part.files) for part in parts), default=0), together.writing, together.space)
 
 
+_Made = tuple[AttemptId, str, int]
+"""The attempt, the stage and the subtask of a result."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlignmentView:
     """A task instance whose state a checkpoint names, and when the inputs were ready that it has read of its own run.
@@ -217,28 +222,23 @@ def checkpoint_details(services: Services, dataflow: str, number: int) -> Checkp
 
 def _alignment(session: Session, run: str, results: Sequence[int]) -> Iterable[AlignmentView]:
     """Return when the inputs of the attempts were ready that have made these results, by region and subtask."""
-    query = select(AttemptRow).join(ResultRow, ResultRow.attempt == AttemptRow.id).where(ResultRow.id.in_(results))
-    newest = {(row.region, row.subtask): row for row in session.scalars(query.order_by(ResultRow.id))}
-    for _, row in sorted(newest.items()):
-        inputs = [each for each in reads_of(session, row.id, run) if not each.partition.run]
-        yield _aligned(row, _ready(session, inputs))
-
-
-def _ready(session: Session, inputs: Sequence[ReadResult]) -> list[tuple[datetime, str]]:
-    """Return when each input was ready, in the order of the ledger: clocks of machines may differ."""
-    made = {(each.attempt, each.partition.stage, each.partition.subtask) for each in inputs}
-    query = (
-        select(ResultRow.attempt, ResultRow.stage, ResultRow.subtask, AttemptRow.ended_at)
-        .join(AttemptRow, AttemptRow.id == ResultRow.attempt)
-        .where(ResultRow.attempt.in_({attempt for attempt, *_ in made}), AttemptRow.ended_at.is_not(None))
-        .order_by(ResultRow.id)
-    )
-    found = {
-        (attempt, stage, subtask): ended
-        for attempt, stage, subtask, ended in session.execute(query).tuples()
-        if (attempt, stage, subtask) in made
+    query = select(ResultRow, AttemptRow).join(AttemptRow, AttemptRow.id == ResultRow.attempt)
+    made = session.execute(query.where(ResultRow.run == run).order_by(ResultRow.id)).tuples().all()
+    named = set(results)
+    newest = {(attempt.region, attempt.subtask): attempt for result, attempt in made if result.id in named}
+    ready = {
+        (attempt.id, result.stage, result.subtask): attempt.ended_at
+        for result, attempt in made
+        if attempt.ended_at is not None
     }
-    return [(ended, f"{stage}[{subtask}]") for (_, stage, subtask), ended in found.items() if ended is not None]
+    for _, attempt in sorted(newest.items()):
+        yield _aligned(attempt, _ready(ready, reads_of(session, attempt.id, run)))
+
+
+def _ready(ready: Mapping[_Made, datetime], inputs: Iterable[ReadResult]) -> list[tuple[datetime, str]]:
+    """Return when each input of the run was ready, in the order of `ready`, the ledger's: clocks may differ."""
+    read = {(each.attempt, each.partition.stage, each.partition.subtask) for each in inputs if not each.partition.run}
+    return [(ready[each], f"{each[1]}[{each[2]}]") for each in ready if each in read]
 
 
 def _aligned(row: AttemptRow, ready: Sequence[tuple[datetime, str]]) -> AlignmentView:
