@@ -16,7 +16,13 @@ from weir.store.store import Store
 from weir_spark.session import active, configure
 
 HERE = Path(__file__).parent
-sys.path += [str(HERE / "overhead"), str(HERE / "flip1"), str(HERE / "state"), str(HERE / "figures")]
+sys.path += [
+    str(HERE / "overhead"),
+    str(HERE / "flip1"),
+    str(HERE / "state"),
+    str(HERE / "figures"),
+    str(HERE / "alignment"),
+]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,6 +45,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--figures-seeds", default="1", help="sequences of failures (1)")
     group.addoption("--figures-patience", type=float, default=90.0, help="seconds until a run is given up (90)")
     group.addoption("--figures-folder", type=Path, help="where results and figures are kept (docs/figures)")
+    group.addoption(
+        "--alignment-shapes",
+        default="1x1,2x1,4x1,8x1,4x2,4x4",
+        help="parallelisms and shuffles, separated by commas (1x1,2x1,4x1,8x1,4x2,4x4)",
+    )
+    group.addoption("--alignment-rounds", type=int, default=3, help="how many epochs of each are measured (3)")
     group.addoption("--reuse-days", type=int, default=4, help="how many days are run, and run again (4)")
     group.addoption("--overhead-report", type=Path, help="folder for the table, and for measurements to add to")
 

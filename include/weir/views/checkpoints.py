@@ -1,8 +1,8 @@
-"""Checkpoints and savepoints with their sizes, the content of a savepoint, and what a restore does or would do."""
+"""Checkpoints and savepoints with their sizes, the content of one, and what a restore does or would do."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
@@ -11,19 +11,30 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
+from weir.errors import Misconfigured
+from weir.execution.run_state import ReadResult
 from weir.formats.checkpoint import Checkpoint
-from weir.ledger.checkpoints import CheckpointStatus, checkpoints_of, savepoint_url
+from weir.formats.paths import ResultPath, parse_attempt_path
+from weir.ledger.checkpoints import (
+    CheckpointStatus,
+    checkpoint_row,
+    checkpoints_of,
+    retained_checkpoints,
+    savepoint_url,
+)
 from weir.ledger.database.columns import taken
 from weir.ledger.database.tables import AttemptRow, CheckpointRow, ResultRow, RunRow
 from weir.ledger.names import require_dataflow
+from weir.ledger.reads import reads_of
 from weir.ledger.runs import topology_of
 from weir.retention.sizes import dataflows
 from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.restore_report import Restored
-from weir.state.checkpoint_content import read_checkpoint
+from weir.state.checkpoint_content import files_named, read_checkpoint
 from weir.state.compaction_rules import Amplification, amplification
 from weir.state.compactions import compaction_rows
 from weir.state.file_rules import sorted_runs
+from weir.topology.ids import AttemptId
 
 SUBSUMED, DROPPED = "subsumed", "dropped"
 """The status of a completed checkpoint that was subsumed, and of a savepoint that was dropped."""
@@ -139,6 +150,135 @@ def _amplification(checkpoint: Checkpoint, changed: int, compacted: int) -> Ampl
         (file for part in parts for file in part.files), sum(part.rows for part in parts), changed, compacted
     )
     return Amplification(max((sorted_runs(part.files) for part in parts), default=0), together.writing, together.space)
+
+
+_Made = tuple[AttemptId, str, int]
+"""The attempt, the stage and the subtask of a result."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlignmentView:
+    """A task instance whose state a checkpoint names, and when the inputs were ready that it has read of its own run.
+
+    An input is ready when the attempt that made it commits. `seconds` are those between the first and the last one, and
+    `straggler` is the partition that came last; they are None where it has read none of its own run. `computed` are the
+    seconds from then, or from its begin, to its own commit.
+    """
+
+    region: str
+    attempt: str
+    inputs: int
+    first_ready_at: datetime | None
+    last_ready_at: datetime | None
+    seconds: float | None
+    straggler: str | None
+    computed: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedFileView:
+    """A file that retained checkpoints name, by the numbers of these.
+
+    `name` is below the folder of the attempt that has written it, for `partition` in `epoch`.
+    """
+
+    path: str
+    epoch: str
+    partition: str
+    name: str
+    bytes: int
+    checkpoints: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointDetails:
+    """A checkpoint, the alignment of the task instances whose state it names, and the files of all retained ones.
+
+    What a checkpoint has named is not known any more once it is deleted: then there is no alignment.
+    """
+
+    checkpoint: CheckpointView
+    alignment: tuple[AlignmentView, ...]
+    files: tuple[SharedFileView, ...]
+
+
+def checkpoint_details(services: Services, dataflow: str, number: int) -> CheckpointDetails:
+    """Return what a checkpoint or savepoint consists of, by its number.
+
+    Raises Misconfigured for a dataflow or number that is not known, and Retryable.
+    """
+    listed = checkpoint_views(services, dataflow)
+    of_number = next((each for each in listed if each.number == number), None)
+    if of_number is None:
+        raise Misconfigured.of("views.checkpoint_unknown", dataflow=dataflow, number=number)
+    with services.ledger.transaction() as session:
+        row = checkpoint_row(session, dataflow, number)
+        alignment = () if row is None else tuple(_alignment(session, row.run, row.results))
+        retained = [each.number for each in retained_checkpoints(session, dataflow)]
+    return CheckpointDetails(
+        checkpoint=of_number, alignment=alignment, files=shared_files(services, dataflow, retained)
+    )
+
+
+def _alignment(session: Session, run: str, results: Sequence[int]) -> Iterable[AlignmentView]:
+    """Return when the inputs of the attempts were ready that have made these results, by region and subtask."""
+    query = select(ResultRow, AttemptRow).join(AttemptRow, AttemptRow.id == ResultRow.attempt)
+    made = session.execute(query.where(ResultRow.run == run).order_by(ResultRow.id)).tuples().all()
+    named = set(results)
+    newest = {(attempt.region, attempt.subtask): attempt for result, attempt in made if result.id in named}
+    ready = {
+        (attempt.id, result.stage, result.subtask): attempt.ended_at
+        for result, attempt in made
+        if attempt.ended_at is not None
+    }
+    for _, attempt in sorted(newest.items()):
+        yield _aligned(attempt, _ready(ready, reads_of(session, attempt.id, run)))
+
+
+def _ready(ready: Mapping[_Made, datetime], inputs: Iterable[ReadResult]) -> list[tuple[datetime, str]]:
+    """Return when each input of the run was ready, in the order of `ready`, the ledger's: clocks may differ."""
+    read = {(each.attempt, each.partition.stage, each.partition.subtask) for each in inputs if not each.partition.run}
+    return [(ready[each], f"{each[1]}[{each[2]}]") for each in ready if each in read]
+
+
+def _aligned(row: AttemptRow, ready: Sequence[tuple[datetime, str]]) -> AlignmentView:
+    first, last = (ready[0][0], ready[-1][0]) if ready else (None, None)
+    begun = row.began_at if last is None else last
+    return AlignmentView(
+        region=f"{row.region}[{row.subtask}]",
+        attempt=row.id,
+        inputs=len(ready),
+        first_ready_at=first,
+        last_ready_at=last,
+        seconds=None if first is None or last is None else max(0.0, (last - first).total_seconds()),
+        straggler=ready[-1][1] if ready else None,
+        computed=None if row.ended_at is None else max(0.0, (row.ended_at - begun).total_seconds()),
+    )
+
+
+def shared_files(services: Services, dataflow: str, retained: Sequence[int]) -> tuple[SharedFileView, ...]:
+    """Return the files that these checkpoints name, oldest epoch first; those without a manifest name none."""
+    named: dict[str, list[int]] = {}
+    sizes: dict[str, int] = {}
+    for number in retained:
+        found = read_checkpoint(services.store, dataflow, number)
+        for path, size in {} if found is None else files_named(found).items():
+            named.setdefault(path, []).append(number)
+            sizes[path] = size
+    return tuple(_shared_file(path, sizes[path], tuple(named[path])) for path in sorted(named))
+
+
+def _shared_file(path: str, size: int, checkpoints: tuple[int, ...]) -> SharedFileView:
+    parsed = parse_attempt_path(path)
+    of = parsed if isinstance(parsed, ResultPath) else None
+    return SharedFileView(
+        path=path,
+        epoch=of.epoch if of else "",
+        partition=f"{of.stage}[{of.subtask}]" if of else "",
+        name=path.rpartition(f"/{of.attempt}/")[2] if of else path,
+        bytes=size,
+        checkpoints=checkpoints,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

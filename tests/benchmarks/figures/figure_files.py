@@ -10,6 +10,8 @@ from pathlib import Path
 
 from seed_figures import (
     Measurements,
+    alignment_charts,
+    alignment_table,
     captions,
     failure_charts,
     failure_tables,
@@ -19,8 +21,12 @@ from seed_figures import (
 
 FOLDER = Path(__file__).parents[3] / "docs" / "figures"
 PAGE = FOLDER.parent / "measurements.md"
-SNAPSHOTS, FAILURES = "snapshots", "failures"
-KEYS = {SNAPSHOTS: ("mode", "keys", "subtasks"), FAILURES: ("arm", "work", "mean", "seed")}
+SNAPSHOTS, FAILURES, ALIGNMENT = "snapshots", "failures", "alignment"
+KEYS = {
+    SNAPSHOTS: ("mode", "keys", "subtasks"),
+    FAILURES: ("arm", "work", "mean", "seed"),
+    ALIGNMENT: ("parallelism", "shuffles"),
+}
 """What makes a measurement the successor of an earlier one."""
 
 
@@ -45,15 +51,17 @@ def keep(folder: Path, kind: str, new: Measurements) -> None:
 def drawn(folder: Path) -> dict[str, str]:
     """All figures, by file name."""
     charts = snapshot_charts(load(folder, SNAPSHOTS)) | failure_charts(load(folder, FAILURES))
+    charts |= alignment_charts(load(folder, ALIGNMENT))
     return {f"{name}.svg": chart.svg() for name, chart in charts.items()}
 
 
 def with_tables(text: str, folder: Path) -> str:
     """A page, with the tables between the marks of each kind of results made anew."""
-    snapshots, failures = load(folder, SNAPSHOTS), load(folder, FAILURES)
+    snapshots, failures, alignment = (load(folder, kind) for kind in (SNAPSHOTS, FAILURES, ALIGNMENT))
     tables = {
         SNAPSHOTS: snapshot_tables(snapshots),
         FAILURES: f"{captions(failures)}\n\n{failure_tables(failures)}" if failures else "",
+        ALIGNMENT: alignment_table(alignment),
     }
     for kind, table in tables.items():
         begin, end = f"<!-- {kind}: drawn from figures/{kind}.json -->\n", f"<!-- end of {kind} -->\n"

@@ -1,7 +1,8 @@
 """The figures of the papers that Weir comes from, with Weir's own measurements, as charts and as Markdown.
 
 Invariant: a figure is drawn from kept results and from nothing else; what others have measured stands here, with where
-it was published. `snapshots.json` and `failures.json` hold lists of measurements, as `test_figures.py` writes them.
+it was published. `snapshots.json`, `failures.json` and `alignment.json` hold lists of measurements, which
+`test_figures.py` and `test_alignment.py` write.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ ROCKSDB_INCREMENTAL = ((0.154, 0.07), (0.665, 0.18))
 ALIGNMENT_SECONDS = 1.3
 """Carbone et al. 5.1.2: the mean of all full snapshots in five deployments of 100 to 500 GB, parallelism 70."""
 
+SUBTASKS = Axis("parallelism", 1, 128, tuple((2.0**each, f"{2**each}") for each in range(8)), is_log=True)
+
 ARMS = {"region": "Weir, failover=region", "full": "Weir, failover=full", "plain": "Airflow, retries"}
 
 
@@ -43,8 +46,6 @@ def snapshot_charts(found: Measurements) -> dict[str, Chart]:
         Series("RocksDB: incremental", ROCKSDB_INCREMENTAL, is_dashed=True),
     ]
     waits = Axis("seconds", 0.001, 10.0, decades(-3, 1), is_log=True)
-    paper = (100.0, ALIGNMENT_SECONDS), (500.0, ALIGNMENT_SECONDS)
-    subtasks = Axis("parallelism", 1, 128, tuple((2.0**each, f"{2**each}") for each in range(8)), is_log=True)
     parallel = [one for one in found if one["mode"] == "parallel"]
     return {
         "snapshot-duration": Chart(
@@ -54,22 +55,67 @@ def snapshot_charts(found: Measurements) -> dict[str, Chart]:
             "Waiting time of an attempt, by size of the state",
             sizes,
             waits,
-            (
-                Series("Weir: median of attempts", _points(by_size, "incremental", lambda one: median(one["waited"]))),
-                Series("Flink 1.2: alignment, mean", paper, is_dashed=True),
-            ),
+            (Series("Weir: median of attempts", _points(by_size, "incremental", lambda one: median(one["waited"]))),),
         ),
         "waiting-by-parallelism": Chart(
             "Waiting time of an attempt, by parallelism",
-            subtasks,
+            SUBTASKS,
             waits,
+            (Series("Weir: median", _waits(parallel, median)), Series("Weir: longest", _waits(parallel, max))),
+        ),
+    }
+
+
+def alignment_charts(found: Measurements) -> dict[str, Chart]:
+    """Figure 9 (b, c) of the paper: alignment against parallelism, and against the number of shuffles, by file name."""
+    if not found:
+        return {}
+    seconds = Axis("seconds", 0.01, 100.0, decades(-2, 2), is_log=True)
+    by_parallelism = [one for one in found if one["shuffles"] == 1]
+    widest = max((one["parallelism"] for one in found if one["shuffles"] > 1), default=1)
+    by_shuffles = [one for one in found if one["parallelism"] == widest]
+    most = max(one["shuffles"] for one in found)
+    shuffles = Axis("shuffles", 0, most + 1, tuple((float(each), str(each)) for each in range(1, most + 1)))
+    return {
+        "alignment-by-parallelism": Chart(
+            "Alignment of an epoch with one shuffle, by parallelism",
+            SUBTASKS,
+            seconds,
             (
-                Series("Weir: median", _waits(parallel, median)),
-                Series("Weir: longest", _waits(parallel, max)),
-                Series("Flink 1.2: alignment, mean", ((70.0, ALIGNMENT_SECONDS),), is_dashed=True),
+                Series("Weir: median of epochs", _totals(by_parallelism, "parallelism", median)),
+                Series("Weir: longest", _totals(by_parallelism, "parallelism", max)),
+                Series("Flink 1.2: mean", ((70.0, ALIGNMENT_SECONDS),), is_dashed=True),
+            ),
+        ),
+        "alignment-by-shuffles": Chart(
+            f"Alignment of an epoch at parallelism {widest}, by shuffles",
+            shuffles,
+            seconds,
+            (
+                Series("Weir: median of epochs", _totals(by_shuffles, "shuffles", median)),
+                Series("Weir: longest", _totals(by_shuffles, "shuffles", max)),
             ),
         ),
     }
+
+
+def alignment_table(found: Measurements) -> str:
+    """The measurements behind the charts of alignment."""
+    rows = [
+        (
+            str(one["parallelism"]),
+            str(one["shuffles"]),
+            str(len(one["seconds"])),
+            "; ".join(_spread(each, 2) for each in zip(*one["seconds"], strict=True)),
+            _spread([sum(epoch) for epoch in one["seconds"]], 2),
+            _spread([max(epoch) for epoch in one["computed"]], 2),
+            f"{one['load']:.1f}",
+            one["date"],
+        )
+        for one in sorted(found, key=lambda one: (one["shuffles"], one["parallelism"]))
+    ]
+    header = "parallelism | shuffles | epochs | alignment at each, s | in all, s | then computed, s | load | date"
+    return _markdown(header, rows) + "\n"
 
 
 def snapshot_tables(found: Measurements) -> str:
@@ -172,6 +218,11 @@ def _points(
 
 def _waits(found: Measurements, of: Callable[[Sequence[float]], float]) -> tuple[tuple[float, float], ...]:
     return tuple(sorted((float(one["subtasks"]), of(one["waited"])) for one in found))
+
+
+def _totals(found: Measurements, by: str, of: Callable[[Sequence[float]], float]) -> tuple[tuple[float, float], ...]:
+    """The seconds of all shuffles of an epoch together; a chart of logarithms has no zero."""
+    return tuple(sorted((float(one[by]), max(0.01, of([sum(epoch) for epoch in one["seconds"]]))) for one in found))
 
 
 def _gigabytes(one: dict[str, Any]) -> float:

@@ -98,6 +98,7 @@ def world(lived, tmp_path, monkeypatch):
 
 def checkpoints(world, monkeypatch):
     yield "checkpoints"
+    yield "checkpoints ladder --id 2"
 
 
 def savepoint(world, monkeypatch):

@@ -12,8 +12,9 @@ from typing import Annotated
 import typer
 
 from weir.cli.documents import AsJson, DataflowName, Listing, OnlyDataflow, print_document
-from weir.cli.tables import key, number, print_line, size, text, value
+from weir.cli.tables import key, number, print_line, print_rows, size, text, value
 from weir.code.generation_rules import short
+from weir.coordination.services import Services
 from weir.environment import opened_services
 from weir.errors import Misconfigured
 from weir.formats.checkpoint import SnapshotKind
@@ -23,7 +24,7 @@ from weir.snapshots.savepoint import drop as drop_savepoint
 from weir.snapshots.savepoint import show as find_savepoint
 from weir.snapshots.source import require_whole
 from weir.units import format_size
-from weir.views.checkpoints import CheckpointView, checkpoint_views, content_of
+from weir.views.checkpoints import CheckpointDetails, CheckpointView, checkpoint_details, checkpoint_views, content_of
 
 savepoint_app = typer.Typer(help="Create, list and drop savepoints.", no_args_is_help=True)
 SavepointName = Annotated[str, typer.Argument(help="Its number, its name, or its folder.", show_default=False)]
@@ -108,6 +109,14 @@ def drop(dataflow: DataflowName, savepoint: SavepointName) -> None:
 
 def checkpoints(
     dataflow: OnlyDataflow = None,
+    of: Annotated[
+        int | None,
+        typer.Option(
+            "--id",
+            help="Only this one of a dataflow, when the inputs of its tasks were ready, and the files of all retained.",
+            show_default=False,
+        ),
+    ] = None,
     svg: Annotated[
         Path | None, typer.Option("--svg", help="Also draw the bytes of a dataflow's checkpoints to this file.")
     ] = None,
@@ -117,12 +126,35 @@ def checkpoints(
 
     The incremental size is that of files that no earlier checkpoint has; runs to merge is the number of sorted runs
     that a read merges; code is the versions that have made the state of the one of the epoch before.
+
+    With --id, alignment is how long the first input of a task waited for the last one, the straggler; and the count of
+    a file is that of the retained checkpoints that name it: without any it is deleted.
     """
     with opened_services() as services:
-        found = checkpoint_views(services, dataflow)
-    _CHECKPOINTS.show(found, as_json=as_json)
+        details = None if of is None else _details(services, dataflow, of)
+        found = checkpoint_views(services, dataflow) if details is None else [details.checkpoint]
+    if details is None:
+        _CHECKPOINTS.show(found, as_json=as_json)
+    else:
+        _show(details, as_json=as_json)
     if svg is not None:
         _draw(found, svg)
+
+
+def _details(services: Services, dataflow: str | None, of: int) -> CheckpointDetails:
+    if dataflow is None:
+        raise Misconfigured.of("cli.checkpoint_without_dataflow", number=of)
+    return checkpoint_details(services, dataflow, of)
+
+
+def _show(details: CheckpointDetails, *, as_json: bool) -> None:
+    _CHECKPOINTS.show([details.checkpoint], as_json=as_json, alignment=details.alignment, files=details.files)
+    if as_json:
+        return
+    if details.alignment:
+        print_rows(_ALIGNMENT, details.alignment)
+    if details.files:
+        print_rows(_FILES, details.files)
 
 
 def _draw(found: Sequence[CheckpointView], file: Path) -> None:
@@ -149,4 +181,15 @@ _CHECKPOINTS = Listing(
         *(value("subsumed by", "subsumed_by"), text("code", _code)),
     ),
     "No dataflow has a checkpoint: none keeps state, or none of its runs is closed.",
+)
+
+_ALIGNMENT = (
+    *(key("task", "region"), number("inputs"), value("last ready", "last_ready_at"), value("straggler")),
+    *(number("alignment, s", "seconds", form=",.1f"), number("computed, s", "computed", form=",.1f")),
+)
+
+_FILES = (
+    *(key("epoch"), key("partition"), key("file", "name"), size("bytes")),
+    number("count", lambda row: len(row.checkpoints)),
+    value("checkpoints", lambda row: ", ".join(map(str, row.checkpoints))),
 )
