@@ -69,6 +69,9 @@ FOLLOWS: Final = "but Airflow calls"
 NEEDS_A_PERSON: Final = ("was skipped in Airflow", FOLLOWS, AGAIN_AND_AGAIN, NOT_CLOSED)
 """The errors of a task that a person has marked, and of one that reads it a day later and has it cleared again."""
 
+SEALED: Final = "was sealed at "
+"""The note of a task that was skipped since its day was sealed: a person who has that day computed clears it, too."""
+
 GONE: Final = ("Airflow's DagRun was deleted: ", "Airflow has no task instance of ")
 """The errors where a DagRun that was read is deleted: a person creates it again."""
 
@@ -249,19 +252,22 @@ def _newest_try(world: World, task: FakeTask) -> Attempt | None:
     return world.history.ledger.newest(run, RegionId(region.task_id, max(region.map_index, 0)))
 
 
-def _lift_seals(world: World) -> None:
-    """Have each day computed that is sealed, as a person does once its cause is mended."""
-    for run in world.history.ledger.runs().values():
-        if run.sealed_at is not None:
-            world.airflow.clear_run_by_hand(run.run_id)
+def _lift_seals(world: World) -> bool:
+    """Have each day computed that is sealed, as a person does once its cause is mended; report whether one is."""
+    sealed = [row.run_id for row in world.history.ledger.runs().values() if row.sealed_at is not None]
+    there = [run_id for run_id in sealed if any(key.run_id == run_id for key in world.airflow.tasks)]
+    for run_id in there:
+        world.airflow.clear_run_by_hand(run_id)
+    return bool(there)
 
 
 def _run_until_well(world: World) -> None:
     """Run all that may run, then clear as a person where only a person can, and repeat."""
-    _lift_seals(world)
     applied = set[tuple[TaskKey, int]]()
     for _ in range(MOST_WORDS):
         _run_until_quiet(world)
+        if _lift_seals(world):
+            continue
         require("a_green_dag_run_is_closed", _green_and_open(world))
         ill = _ill(world)
         if not ill:
@@ -480,7 +486,8 @@ def _unneeded(world: World, stuck: list[FakeTask]) -> Iterator[str]:
     for task in stuck:
         said = _last_note(task)
         was_marked = task.key in world.airflow.marked
-        by_marks: tuple[str, ...] = NEEDS_A_PERSON if world.airflow.has_marked else ()
+        has_sealed = any(SEALED in note for each in world.airflow.tasks.values() for note in each.notes)
+        by_marks: tuple[str, ...] = (*NEEDS_A_PERSON, SEALED) if world.airflow.has_marked or has_sealed else ()
         by_marks += (
             (*GONE, NOT_CLOSED, TOO_LATE, AGAIN_AND_AGAIN) if world.history.recreated or world.history.deleted else ()
         )

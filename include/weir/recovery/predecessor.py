@@ -188,6 +188,7 @@ def lift(session: Session, services: Services, row: RunRow) -> None:
     before = RunRow.predecessor.is_(None) | (RunRow.predecessor < row.epoch)
     for each in session.scalars(_later(row).where(before)).all():
         _go_on_from(session, services, each, row.epoch)
+    _go_on_from(session, services, row, row.predecessor)  # what was due of it when it was sealed
 
 
 def _later(row: RunRow) -> Select[RunRow]:

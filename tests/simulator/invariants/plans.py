@@ -15,6 +15,7 @@ from tests.simulator.invariants.clears import BY_HAND, made_by
 
 from weir.dataflow.dataflow import FailoverStrategy
 from weir.execution.run_state import CLOSE
+from weir.ledger.runs import dataflow_of
 from weir.topology.regions import RegionId
 
 RERUN: Final = "rerun"
@@ -277,8 +278,15 @@ def _restarting(history: History, producer: RunRegion, planned: str = "") -> Ite
         for other in history.begun_later(run):
             has_begun = _has_result(history, *other) or _has_ended_as(history.ledger, *other, "fenced")
             has_begun |= other[0] == planned
-            if has_begun and not mine.isdisjoint(previous_inputs(other)):
+            if has_begun and not mine.isdisjoint(previous_inputs(other)) and not _is_of_former_epoch(history, *other):
                 yield other
+
+
+def _is_of_former_epoch(history: History, run: str, region: RegionId) -> bool:
+    """Report whether a region has read an epoch that is not the one before any more: it runs again for that."""
+    reads = (each for made in made_by(history, run, region) for each in history.ledger.reads.get(made, ()))
+    others = {each.partition.run for each in reads} - {run, history.ledger.run_before.get(run)}
+    return any(dataflow_of(each) == dataflow_of(run) for each in others)
 
 
 def _has_result(history: History, run: str, region: RegionId) -> bool:

@@ -46,7 +46,7 @@ def ranges_follow_each_other(history: History) -> Iterator[str]:
     ends: dict[tuple[str, str], int] = {}
     for (run, source), (end, base) in sorted(history.ledger.ends.items()):
         chain = dataflow_of(run), source
-        splits = history.ledger.splits[run, source]
+        splits = history.ledger.splits.get((run, source), [])  # none of a day that was sealed before it had read
         begin = end - sum(map(len, splits))
         if chain in ends or (base is None and dataflow_of(run) == history.flow.name):
             before = ends.get(chain, 0)
