@@ -126,11 +126,14 @@ _LATER_READERS = (
     .join(ConsumptionRow, ConsumptionRow.attempt == _ATTEMPT.id)
     .join(RunRow, RunRow.id == _ATTEMPT.run)
     .where(_IS_READER, _ATTEMPT.run != bindparam("run"), RunRow.dataflow == bindparam("dataflow"))
-    .where(HAS_CURRENT_RESULTS)
+    .where(HAS_CURRENT_RESULTS, RunRow.sealed_at.is_(None))
     .order_by(_ATTEMPT.run, _ATTEMPT.try_number, ConsumptionRow.argument)
 )
 _NEXT_RUN = select(RunRow.id, RunRow.pinned).where(
-    RunRow.dataflow == bindparam("dataflow"), RunRow.predecessor == bindparam("epoch"), RunRow.is_pinned
+    RunRow.dataflow == bindparam("dataflow"),
+    RunRow.predecessor == bindparam("epoch"),
+    RunRow.is_pinned,
+    RunRow.sealed_at.is_(None),
 )
 _WITHOUT_READING = select(_ATTEMPT.subtask).where(
     _ATTEMPT.run == bindparam("reader"),
@@ -329,7 +332,8 @@ def layouts_read_of(session: Session, run: str, stage: str) -> set[str]:
 def readers_in_other_runs(session: Session, run: str, stage: str, layout: str) -> list[LaterReader]:
     """Return the regions of other runs of its dataflow whose current results were made of `run`; oldest epoch first.
 
-    Those of other dataflows have read what is published of it, which is another question.
+    Those of sealed runs are left out: nothing of them runs. Those of other dataflows have read what is published of it,
+    which is another question.
     """
     session.flush()
     place = {"run": run, "stage": stage, "layout": layout, "dataflow": dataflow_of(run)}

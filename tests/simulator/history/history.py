@@ -152,9 +152,10 @@ class History:
         return {each for each in self.ledger.regions() if self.epochs.has(*each)}
 
     def begun_later(self, run: str) -> set[RunRegion]:
-        """Return the regions of later runs of its dataflow that have begun, without closing tasks."""
+        """Return the regions of later runs of its dataflow that have begun, without closing tasks and sealed runs."""
         mine = dataflow_of(run)
-        return {each for each in self.begun() if each[0] > run and dataflow_of(each[0]) == mine and each[1] != CLOSE}
+        later = {each for each in self.begun() if each[0] > run and dataflow_of(each[0]) == mine and each[1] != CLOSE}
+        return {each for each in later if each[0] not in self.ledger.sealed}
 
     def topology_of(self, run: str) -> Topology:
         """Return the topology that a run is pinned to."""

@@ -211,6 +211,8 @@ class LedgerView:
         self._subtasks: Counter[tuple[str, str, str]] = Counter()
         self.run_before: dict[str, str] = {}
         """By run, the one whose state and results it reads."""
+        self.sealed: set[str] = set()
+        """The runs that are sealed."""
         self._behind: dict[tuple[str, str], tuple[Partition, ...]] = {}
 
     def _forget_news(self) -> None:
@@ -299,6 +301,7 @@ class LedgerView:
         self.failovers |= {row.id: row for row in self.new_failovers}
         chain = self._connection.execute("SELECT id, dataflow, predecessor FROM run WHERE predecessor IS NOT NULL")
         before = {run: str(run_key(dataflow, epoch)) for run, dataflow, epoch in chain}
+        self.sealed = {run for (run,) in self._connection.execute("SELECT id FROM run WHERE sealed_at IS NOT NULL")}
         if before != self.run_before:
             self.run_before, self._valid = before, {}
         splits = self._connection.execute("SELECT run, stage, splits, position, base FROM source_split").fetchall()

@@ -118,11 +118,13 @@ def _is_from_outside(history: History, row: Attempt) -> bool:
 
 def a_clear_is_settled_when_airflow_has_followed(history: History) -> Iterator[str]:
     """A clear is delivered only after Airflow has cleared, or a later try has begun or will begin."""
-    sealed = {row.id for row in history.ledger.runs().values() if row.sealed_at is not None}
     for clear in history.ledger.newly_settled:
-        if clear.run in sealed:
-            continue
-        if clear.run_id in history.recreated or clear.run in history.adopted or _is_set_aside(history, clear.run):
+        if (
+            clear.run in history.ledger.sealed
+            or clear.run_id in history.recreated
+            or clear.run in history.adopted
+            or _is_set_aside(history, clear.run)
+        ):
             continue  # the pending clears of the DagRun before, or of the run as it was pinned, are dropped
         if any(row.is_restored and row.run_region == clear.run_region for row in history.ledger.new_commits):
             continue  # it would have recomputed what is restored

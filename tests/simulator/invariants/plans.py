@@ -283,8 +283,13 @@ def _restarting(history: History, producer: RunRegion, planned: str = "") -> Ite
 
 
 def _is_of_former_epoch(history: History, run: str, region: RegionId) -> bool:
-    """Report whether a region has read an epoch that is not the one before any more: it runs again for that."""
-    reads = (each for made in made_by(history, run, region) for each in history.ledger.reads.get(made, ()))
+    """Report whether a region has read an epoch that is not the one before any more: it runs again for that.
+
+    A rebuild does not even make current what it had made.
+    """
+    committed = history.ledger.committed(run, region)
+    made = made_by(history, run, region) or ({committed.id} if committed is not None else set())
+    reads = (each for attempt in made for each in history.ledger.reads.get(attempt, ()))
     others = {each.partition.run for each in reads} - {run, history.ledger.run_before.get(run)}
     return any(dataflow_of(each) == dataflow_of(run) for each in others)
 
