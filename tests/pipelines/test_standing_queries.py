@@ -1,0 +1,247 @@
+"""Standing queries over shuffled flights, against pandas: each window of each query, whatever comes and goes."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from tests.builders.ledgers import new_ledger
+from tests.weir.command_line import typed, use
+from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
+
+from pipelines.standing_queries import EVENTS
+from weir.coordination.services import Services
+from weir.dataflow import Dataflow, files_source, sink
+from weir.store.catalogue import published
+from weir.store.store import Store
+
+pytestmark = pytest.mark.spark
+
+DAG_FILE = Path(__file__).parents[2] / "dags" / "standing_queries.py"
+FIRST = pd.Timestamp("2013-01-01", tz=UTC)
+DELAY, LATENESS = pd.Timedelta("6h"), pd.Timedelta("2d")
+
+
+def some_flights(seed, day, count):
+    """Flights of a day in any order; some come up to a day late, and some days late."""
+    chance = np.random.default_rng([seed, day])
+    back = chance.choice([0, 0, 0, 0, 0, 0, 0, 20, 90], count)
+    at = FIRST + pd.to_timedelta(24 * (day - 1) + chance.integers(0, 24, count) - back, unit="h")
+    delay = pd.array(chance.integers(-20, 120, count), "Int64")
+    delay[chance.random(count) < 0.05] = pd.NA
+    return pd.DataFrame(
+        {
+            "carrier": chance.choice(["AA", "UA", "DL"], count),
+            "flight": chance.integers(0, 50, count),
+            "tailnum": chance.choice(["N1", "N2", None], count),
+            "origin": chance.choice(["EWR", "JFK", "LGA"], count),
+            "dest": chance.choice(["IAH", "MIA"], count),
+            "time_hour": at,
+            "distance": chance.integers(100, 2500, count),
+            "status": "flown",
+            "departure_delay": delay,
+            "arrival_delay": delay,
+        }
+    )
+
+
+class Running:
+    """The dataflow as it is declared, over files of flights and of queries."""
+
+    def __init__(self, server, folder, monkeypatch):
+        self.folder, self.url, self.monkeypatch = folder, server.url, monkeypatch
+        monkeypatch.setenv("WEIR_QUERIES", str(folder / "queries"))
+        self.declared = runpy.run_path(str(DAG_FILE))
+        self.store = Store.open(str(folder / "store"))
+        self.store.initialise()
+        self.services = Services(ledger=new_ledger(folder / "ledger.db"), store=self.store)
+        self.airflow = AirflowWithCode(self.services, OnSpark(server.url, self.store), self.flow())
+        use(monkeypatch, folder)
+
+    def flow(self, parallelism=2, subtasks_of=("pieces", "windows")):
+        clean = files_source(
+            "clean", f"{self.folder}/flights/{{start:%Y-%m-%d}}.csv", format="csv", schema=EVENTS, parallelism=1
+        )
+        stages = {
+            name: self.declared[name] for name in ("changes", "standing", "marks", "pieces", "problems", "windows")
+        }
+        for name in subtasks_of:
+            stages[name] = replace(stages[name], parallelism=parallelism)
+        sinks = (("windows", "results"), ("problems", "wrong"), ("standing", "known"))
+        return Dataflow("standing_queries", [clean, *stages.values(), *(sink(stages[name], to) for name, to in sinks)])
+
+    def land(self, day, flights, *queries):
+        file = self.folder / "flights" / f"2013-{(FIRST + timedelta(days=day - 1)):%m-%d}.csv"
+        file.parent.mkdir(exist_ok=True)
+        flights.to_csv(file, header=False, index=False, date_format="%Y-%m-%d %H:%M:%S")
+        self.land_queries(day, *queries)
+
+    def land_queries(self, day, *queries):
+        folder = self.folder / "queries" / f"{FIRST + timedelta(days=day - 1):%Y-%m-%d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = [each if isinstance(each, str) else json.dumps(each) for each in queries]
+        (folder / "queries.json").write_text("".join(f"{line}\n" for line in lines))
+
+    def run(self, day):
+        self.airflow.dag_run(day)
+        self.settle()
+
+    def settle(self):
+        self.airflow.run_until_quiet()
+        assert set(self.airflow.states().values()) == {"success"}, [
+            each.failed_because for each in self.airflow.tasks.values() if each.failed_because
+        ]
+
+    def again(self, day):
+        typed("run", "adopt", f"standing_queries@{FIRST + timedelta(days=day - 1):%Y%m%d}T000000Z")
+        self.airflow.clear_run_by_hand(f"scheduled__{FIRST + timedelta(days=day - 1):%Y-%m-%d}")
+        for _ in range(20):
+            self.airflow.deliver_clears()
+            self.airflow.run_until_quiet()
+        self.settle()
+
+    def published(self, name, day):
+        pointer = published(self.store, "standing_queries", name, f"{FIRST + timedelta(days=day - 1):%Y%m%d}T000000Z")
+        root = Path(self.store.url.removeprefix("file://"))
+        files = [file for part in pointer.partitions for file in (root / part.folder).glob("*.parquet")]
+        return [row for file in files for row in pq.read_table(file).to_pylist()]
+
+    def fired(self, day):
+        rows = self.published("results", day)
+        found = {
+            (row["name"], row["key"], row["start"], row["end"], row["aggregate"]): (row["value"], row["firing"])
+            for row in rows
+        }
+        assert len(found) == len(rows)
+        return found
+
+
+class Expected:
+    """The same by pandas, of all flights of a query that were in time when they came."""
+
+    def __init__(self):
+        self.queries, self.came, self.newest, self.watermark = {}, {}, None, None
+
+    def epoch(self, flights, queries, failing=()):
+        """What fires; `queries` are those that run, by name, each a tuple of the functions that a test gives for it."""
+        before = self.watermark
+        for name in [name for name in self.came if self.queries.get(name) is not queries.get(name)]:
+            del self.came[name]
+        self.queries = dict(queries)
+        self.newest = max(each for each in (self.newest, flights["time_hour"].max()) if each is not None)
+        self.watermark = self.newest - DELAY
+        fired = {}
+        for name, query in queries.items():
+            new = windows_of(query, flights) if name not in failing else windows_of(query, flights.head(0))
+            if before is not None:
+                new = new[new["end"] + LATENESS > before]
+            all_ = pd.concat([self.came[name], new]) if name in self.came else new
+            touched = set(zip(new["_key"], new["start"], strict=True))
+            for (key, start, end), rows in all_.groupby(["_key", "start", "end"]):
+                was_over = before is not None and end <= before
+                if end <= self.watermark and (not was_over or (key, start) in touched):
+                    for aggregate, function in query["pandas"].items():
+                        value = function(rows)
+                        fired[name, key, start, end, aggregate] = (
+                            None if pd.isna(value) else float(value),
+                            "late" if was_over else "on_time",
+                        )
+            self.came[name] = all_[all_["end"] + LATENESS > self.watermark]
+        return fired
+
+
+def windows_of(query, flights):
+    rows = flights[query["matches"](flights).fillna(False).astype(bool)]
+    rows = rows.assign(_key=query["by"](rows) if len(rows) else pd.Series(dtype=str))
+    size, slide, start = (pd.Timedelta(each) for each in query["spans"])
+    last = (rows["time_hour"] - FIRST - start).dt.floor(slide) + FIRST + start
+    found = [rows.assign(start=last - slide * number) for number in range(size // slide)]
+    return pd.concat(found).pipe(lambda all_: all_.assign(end=all_["start"] + size))
+
+
+ORIGINS, CARRIERS = ("EWR", "JFK", "LGA"), ("AA", "UA", "DL")
+
+
+def some_query(number):
+    """A query of this number: as JSON, and what pandas needs."""
+    origin, least = ORIGINS[number % 3], number % 40
+    size, slide, start = [
+        ("1 day",) * 2 + ("0 hours",),
+        ("6 hours", "2 hours", "1 hour"),
+        ("3 hours",) * 2 + ("0 hours",),
+    ][number % 3]
+    by_carrier = number % 2 == 0
+    told = {
+        "name": f"query_{number}",
+        "filter": f"origin = '{origin}' AND departure_delay > {least}",
+        "window": [size, slide, start],
+        "aggregates": {
+            "flights": "count(*)",
+            "worst": "max(departure_delay)",
+            "least": "min(distance)",
+            "mean": f"avg(departure_delay + {number})",
+            "far": "count_if(distance > 1000)",
+            "known": "count(tailnum)",
+            "miles": "sum(distance)",
+        },
+    }
+    if by_carrier:
+        told["key"] = "concat(carrier, '-', dest)"
+    return {
+        "json": told,
+        "matches": lambda rows: (rows["origin"] == origin) & (rows["departure_delay"] > least),
+        "by": lambda rows: rows["carrier"] + "-" + rows["dest"] if by_carrier else pd.Series("", rows.index),
+        "spans": (size, slide, start),
+        "pandas": {
+            "flights": len,
+            "worst": lambda rows: rows["departure_delay"].max(),
+            "least": lambda rows: rows["distance"].min(),
+            "mean": lambda rows: (rows["departure_delay"].astype(float) + number).sum() / len(rows),
+            "far": lambda rows: (rows["distance"] > 1000).sum(),
+            "known": lambda rows: rows["tailnum"].notna().sum(),
+            "miles": lambda rows: rows["distance"].sum(),
+        },
+    }
+
+
+@pytest.fixture
+def running(server, tmp_path, monkeypatch):
+    found = Running(server, tmp_path, monkeypatch)
+    yield found
+    found.services.ledger.close()
+
+
+FAILS = {"name": "fails", "filter": "true", "window": ["1 day"], "aggregates": {"n": "sum(1 / (flight - 7))"}}
+
+
+def test_queries_come_and_go_and_a_bad_one_disturbs_no_other(running):
+    queries, expected = {each: some_query(each) for each in range(6)}, Expected()
+    flights = {day: some_flights(1, day, 120) for day in range(1, 5)}
+    bad = {"name": "bad", "filter": "altitude > 3", "window": ["1 day"], "aggregates": {"n": "count(*)"}}
+    changed = some_query(7)
+    changed["json"]["name"] = "query_1"
+    running.land(1, flights[1], *(queries[each]["json"] for each in (0, 1, 2)), bad)
+    running.land(2, flights[2], queries[3]["json"], FAILS, "{broken")
+    running.land(3, flights[3], {"name": "query_0", "remove": True}, changed["json"])
+    running.land(4, flights[4])
+    named = {f"query_{number}": query for number, query in queries.items()}
+    runs = {1: ("query_0", "query_1", "query_2"), 2: ("query_0", "query_1", "query_2", "query_3")}
+    of = {day: {name: named[name] for name in runs[day]} for day in runs}
+    of[3] = of[4] = {"query_1": changed, "query_2": named["query_2"], "query_3": named["query_3"]}
+    for day in flights:
+        running.run(day)
+        assert running.fired(day) == expected.epoch(flights[day], of[day])
+    wrong = {day: [(row["name"], row["reason"]) for row in running.published("wrong", day)] for day in flights}
+    assert wrong[1] == [("bad", "filter: UNRESOLVED_COLUMN.WITH_SUGGESTION")]
+    assert sorted(wrong[2]) == [
+        ("fails", "DIVIDE_BY_ZERO"),
+        ("queries.json", "it is no line of JSON with the fields of a query"),
+    ]
+    assert wrong[3] == wrong[4] == [("fails", "DIVIDE_BY_ZERO")]
