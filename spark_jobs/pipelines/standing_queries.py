@@ -47,6 +47,7 @@ STANDING = "id STRING, name STRING, since STRING, definition STRING, reason STRI
 
 _SLOTS = (*(f"sum_{each}" for each in range(SUMS)), *(f"max_{each}" for each in range(MAXES)))
 _PIECES = f"query STRING, key STRING, pane BIGINT, reason STRING, {', '.join(f'{each} DOUBLE' for each in _SLOTS)}"
+_NUMBER = "_weir_number"  # beside the columns of the flights
 _CALL = re.compile(r"\s*(count|sum|min|max|avg|count_if)\s*\((.*)\)\s*", re.IGNORECASE | re.DOTALL)
 _TEXTS = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
 _UNFIT = re.compile(r"\b(select|current_\w+|now|localtimestamp|curdate|unix_timestamp|session_user)\b", re.IGNORECASE)
@@ -54,7 +55,7 @@ _UNFIT = re.compile(r"\b(select|current_\w+|now|localtimestamp|curdate|unix_time
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]")
 
 
-class Refused(Exception):  # noqa: N818  # it is an answer, not a fault
+class Refused(Exception):
     """Says why a query cannot join the plan."""
 
 
@@ -95,6 +96,8 @@ class Query:
             if call is None:
                 raise Refused(f"{name}: {text!r} is none of count, sum, min, max, avg and count_if of one argument")
             function = call[1].lower()
+            if call[2].strip() == "*" and function != "count":
+                raise Refused(f"{name}: * is for count alone")
             is_max = function in {"min", "max"}
             aggregates.append(Aggregate(name, function, call[2].strip(), used[is_max]))
             used[is_max] += 2 if function == "avg" else 1
@@ -171,8 +174,6 @@ def _problem(line: dict[str, Any], times: int, definition: str, empty: DataFrame
         for each in query.aggregates:
             if each.argument != "*":
                 _require(empty, each.name, each.argument, _ARGUMENTS.get(each.function, (T.NumericType,)))
-            elif each.function != "count":
-                raise Refused(f"{each.name}: * is for count alone")
     except Refused as error:
         return str(error)
     return None
@@ -252,18 +253,20 @@ def _in_one_pass(flights: DataFrame, queries: Sequence[Query]) -> DataFrame:
         return flights.sparkSession.createDataFrame([], _PIECES)
     values = [each.slots() for each in queries]
     used = [slot for slot in _SLOTS if any(slot in each for each in values)]
+    tested = (F.when(F.expr(each.where), number).otherwise(-1) for number, each in enumerate(queries))
+    matched = flights.where(F.col(TIME).isNotNull()).withColumn(
+        _NUMBER, F.explode(F.array_remove(F.array(*tested), -1))
+    )
     at = F.unix_seconds(TIME)
-    matches = []
-    for number, (query, slots) in enumerate(zip(queries, values, strict=True)):
-        slide, start = (each // 1_000_000 for each in (query.over.slide, query.over.start))
-        row = F.struct(
-            F.lit(number).alias("number"),
-            F.expr(query.key).cast("string").alias("key"),
-            (at - F.pmod(at - F.lit(start), F.lit(slide))).cast("bigint").alias("pane"),
-            *(slots.get(slot, F.lit(None)).cast("double").alias(slot) for slot in used),
-        )
-        matches.append(F.when(F.expr(query.where), F.array(row)).otherwise(F.array().cast(_array(used))))
-    rows = flights.where(F.col(TIME).isNotNull()).select(F.explode(F.concat(*matches)).alias("row")).select("row.*")
+    slide, start = (
+        _by_query([F.lit(getattr(each.over, of) // 1_000_000) for each in queries]) for of in ("slide", "start")
+    )
+    rows = matched.select(
+        F.col(_NUMBER).alias("number"),
+        _by_query([F.expr(each.key).cast("string") for each in queries]).alias("key"),
+        (at - F.pmod(at - start, slide)).cast("bigint").alias("pane"),
+        *(_by_query([each.get(slot) for each in values]).cast("double").alias(slot) for slot in used),
+    )
     names = F.array(*(F.lit(each.id) for each in queries))
     return (
         rows.groupBy("number", "key", "pane")
@@ -278,8 +281,16 @@ def _in_one_pass(flights: DataFrame, queries: Sequence[Query]) -> DataFrame:
     )
 
 
-def _array(used: Sequence[str]) -> str:
-    return f"ARRAY<STRUCT<number: INT, key: STRING, pane: BIGINT, {', '.join(f'{slot}: DOUBLE' for slot in used)}>>"
+def _by_query(values: Sequence[Column | None]) -> Column:
+    """Choose the value of the query whose number a row has; equal values are one case."""
+    numbers: dict[str, list[int]] = {}
+    for number, value in enumerate(values):
+        if value is not None:
+            numbers.setdefault(str(value), []).append(number)
+    chosen = F.lit(None)
+    for same in reversed(numbers.values()):
+        chosen = F.when(F.col(_NUMBER).isin(same), values[same[0]]).otherwise(chosen)
+    return chosen
 
 
 def problems(ctx: StageContext, pieces: DataFrame, standing: DataFrame) -> DataFrame:
@@ -358,5 +369,6 @@ def _as_rows(standing: DataFrame) -> DataFrame:
         shown = [(each.name, each.function, each.place) for each in query.aggregates]
         size, slide = query.over.size // 1_000_000, query.over.slide // 1_000_000
         rows.append((query.id, row["name"], row["since"], size, slide, shown))
-    schema = "query STRING, name STRING, since STRING, size BIGINT, slide BIGINT, aggregates ARRAY<STRUCT<name: STRING, function: STRING, place: INT>>"
+    shown_as = "ARRAY<STRUCT<name: STRING, function: STRING, place: INT>>"
+    schema = f"query STRING, name STRING, since STRING, size BIGINT, slide BIGINT, aggregates {shown_as}"
     return standing.sparkSession.createDataFrame(rows, schema)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import runpy
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +62,7 @@ class Running:
         self.store = Store.open(str(folder / "store"))
         self.store.initialise()
         self.services = Services(ledger=new_ledger(folder / "ledger.db"), store=self.store)
-        self.airflow = AirflowWithCode(self.services, OnSpark(server.url, self.store), self.flow())
+        self.airflow = AirflowWithCode(self.services, OnSpark(server.url, self.store), self.flow(1))
         use(monkeypatch, folder)
 
     def flow(self, parallelism=2, subtasks_of=("pieces", "windows")):
@@ -235,9 +235,9 @@ def test_queries_come_and_go_and_a_bad_one_disturbs_no_other(running):
     runs = {1: ("query_0", "query_1", "query_2"), 2: ("query_0", "query_1", "query_2", "query_3")}
     of = {day: {name: named[name] for name in runs[day]} for day in runs}
     of[3] = of[4] = {"query_1": changed, "query_2": named["query_2"], "query_3": named["query_3"]}
-    for day in flights:
+    for day, came in flights.items():
         running.run(day)
-        assert running.fired(day) == expected.epoch(flights[day], of[day])
+        assert running.fired(day) == expected.epoch(came, of[day])
     wrong = {day: [(row["name"], row["reason"]) for row in running.published("wrong", day)] for day in flights}
     assert wrong[1] == [("bad", "filter: UNRESOLVED_COLUMN.WITH_SUGGESTION")]
     assert sorted(wrong[2]) == [
@@ -245,3 +245,42 @@ def test_queries_come_and_go_and_a_bad_one_disturbs_no_other(running):
         ("queries.json", "it is no line of JSON with the fields of a query"),
     ]
     assert wrong[3] == wrong[4] == [("fails", "DIVIDE_BY_ZERO")]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_sixty_days_of_a_hundred_queries_with_a_rescale_and_a_day_computed_again(running):
+    chance = np.random.default_rng(60)
+    begins = {number: int(chance.integers(1, 40)) for number in range(100)}
+    ends = {number: begins[number] + int(chance.integers(5, 60)) for number in begins}
+    queries = {number: some_query(number) for number in begins}
+    flights = {day: some_flights(2, day, 200) for day in range(1, 61)}
+    again = 25
+    before, after = {}, {}
+    for model, corrected in ((before, False), (after, True)):
+        expected = Expected()
+        for day, came in flights.items():
+            rows = pd.concat([came, some_flights(3, day, 50)]) if corrected and day == again else came
+            standing = {f"query_{each}": queries[each] for each in queries if begins[each] <= day < ends[each]}
+            model[day] = expected.epoch(rows, standing)
+    for day, came in flights.items():
+        new = [queries[each]["json"] for each in queries if begins[each] == day]
+        gone = [{"name": f"query_{each}", "remove": True} for each in queries if ends[each] == day]
+        bad = [{"name": f"bad_{day}", "filter": "rand() > 0", "window": ["1 day"], "aggregates": {"n": "count(*)"}}]
+        running.land(day, came, *new, *gone, *bad, *([FAILS] if day == 10 else []))
+        if day == 30:
+            running.airflow.flow = running.flow(3)
+        running.run(day)
+        wanted = (after if day > again + 1 else before)[day]
+        assert {each: value for each, value in running.fired(day).items() if each[0] != "fails"} == wanted
+        if day == again + 1:
+            running.land(again, pd.concat([flights[again], some_flights(3, again, 50)]), *again_lines(running, again))
+            running.again(again)
+            for each in (again, again + 1):
+                found = running.fired(each)
+                assert {window: value for window, value in found.items() if window[0] != "fails"} == after[each]
+
+
+def again_lines(running, day):
+    file = running.folder / "queries" / f"{FIRST + timedelta(days=day - 1):%Y-%m-%d}" / "queries.json"
+    return file.read_text().splitlines()
