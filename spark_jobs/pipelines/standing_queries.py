@@ -144,7 +144,7 @@ def standing(ctx: StageContext, changes: DataFrame, queries: BroadcastState) -> 
         name = line["name"] or ""
         told = {each: line[each] for each in ("filter", "key", "window", "aggregates")}
         definition = json.dumps(told, sort_keys=True, default=dict)
-        reason = _problem(line, times[name], definition, empty)
+        reason = problem_of(line, times[name], definition, empty)
         if reason is not None:
             named = name or str(line["_corrupt_file"] or "").rpartition("/")[2]
             refused.append((None, named, ctx.epoch, line["_corrupt_record"] or definition, reason))
@@ -157,7 +157,7 @@ def standing(ctx: StageContext, changes: DataFrame, queries: BroadcastState) -> 
     return changes.sparkSession.createDataFrame([*running, *refused], STANDING)
 
 
-def _problem(line: dict[str, Any], times: int, definition: str, empty: DataFrame) -> str | None:
+def problem_of(line: dict[str, Any], times: int, definition: str, empty: DataFrame) -> str | None:
     """Say why a line is refused, or nothing: each query is analysed by itself, over no rows."""
     if line["_corrupt_record"] is not None:
         return "it is no line of JSON with the fields of a query"

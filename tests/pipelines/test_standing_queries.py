@@ -16,7 +16,7 @@ from tests.builders.ledgers import new_ledger
 from tests.weir.command_line import typed, use
 from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
 
-from pipelines.standing_queries import EVENTS
+from pipelines.standing_queries import EVENTS, problem_of
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, files_source, sink
 from weir.store.catalogue import published
@@ -245,6 +245,41 @@ def test_queries_come_and_go_and_a_bad_one_disturbs_no_other(running):
         ("queries.json", "it is no line of JSON with the fields of a query"),
     ]
     assert wrong[3] == wrong[4] == [("fails", "DIVIDE_BY_ZERO")]
+
+
+GOOD = {"filter": "distance > 3", "key": "carrier", "window": ["1 day"], "aggregates": {"n": "count(*)"}}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({}, None),
+        ({"aggregates": {"n": "count(distance)", "m": "min(distance)", "c": "count_if(origin = 'EWR')"}}, None),
+        ({"filter": "distance"}, "filter: 'distance' is bigint, not boolean"),
+        ({"filter": "distance >"}, "filter: PARSE_SYNTAX_ERROR"),
+        ({"filter": "rand() > 0.5"}, "filter: AGGREGATE_FUNCTION_WITH_NONDETERMINISTIC_EXPRESSION"),
+        ({"filter": "now() > time_hour"}, "filter: now is not allowed"),
+        ({"filter": "EXISTS (SELECT 1)"}, "filter: SELECT is not allowed"),
+        ({"filter": "max(distance) > 3"}, "filter: NESTED_AGGREGATE_FUNCTION"),
+        ({"key": "explode(array(1, 2))"}, "key: UNSUPPORTED_GENERATOR.NESTED_IN_EXPRESSIONS"),
+        ({"key": "array(carrier)"}, "key: 'array(carrier)' is array<string>, not atomic"),
+        ({"key": "*"}, "key: '*' is string, bigint"),
+        ({"window": ["1 hour", "2 hours"]}, "window: "),
+        ({"window": ["7 hours", "2 hours"]}, "window: the slide does not divide the size"),
+        ({"window": None}, "window: "),
+        ({"aggregates": {}}, "it has no aggregates"),
+        ({"aggregates": {"n": "count(DISTINCT origin)"}}, "n: UNRESOLVED_COLUMN"),
+        ({"aggregates": {"n": "sum(distance) / sum(flight)"}}, "n: PARSE_SYNTAX_ERROR"),
+        ({"aggregates": {"n": "sum(origin)"}}, "n: 'origin' is string, not numeric"),
+        ({"aggregates": {"n": "sum(*)"}}, "n: * is for count alone"),
+        ({"aggregates": {"n": "percentile(distance, 0.5)"}}, "n: 'percentile(distance, 0.5)' is none of "),
+        ({"aggregates": {f"n{each}": "sum(distance)" for each in range(7)}}, "it needs more than 6 sums"),
+    ],
+)
+def test_a_query_is_refused_with_its_reason(spark, change, reason):
+    line = {"name": "asked", "remove": None, "_corrupt_record": None}
+    found = problem_of(line, 1, json.dumps({**GOOD, **change}), spark.createDataFrame([], EVENTS))
+    assert found == reason if reason is None else found is not None and found.startswith(reason)
 
 
 @pytest.mark.soak
