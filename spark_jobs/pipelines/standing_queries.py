@@ -50,6 +50,9 @@ _PIECES = f"query STRING, key STRING, pane BIGINT, reason STRING, {', '.join(f'{
 _NUMBER = "_weir_number"  # beside the columns of the flights
 _CALL = re.compile(r"\s*(count|sum|min|max|avg|count_if)\s*\((.*)\)\s*", re.IGNORECASE | re.DOTALL)
 _TEXTS = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
+_EQUALITY = re.compile(r"\s*(\w+)\s*=\s*'([^'\\]*)'\s*(?:\bAND\b(.*))?", re.IGNORECASE | re.DOTALL)
+_OR = re.compile(r"\bor\b|--|/\*", re.IGNORECASE)
+_TEXT_COLUMNS = {each.split()[0] for each in EVENTS.split(", ") if each.endswith(" STRING")}
 _UNFIT = re.compile(r"\b(select|current_\w+|now|localtimestamp|curdate|unix_timestamp|session_user)\b", re.IGNORECASE)
 """Subqueries, and what is another value at each computation although Spark calls it deterministic."""
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]")
@@ -253,10 +256,7 @@ def _in_one_pass(flights: DataFrame, queries: Sequence[Query]) -> DataFrame:
         return flights.sparkSession.createDataFrame([], _PIECES)
     values = [each.slots() for each in queries]
     used = [slot for slot in _SLOTS if any(slot in each for each in values)]
-    tested = (F.when(F.expr(each.where), number).otherwise(-1) for number, each in enumerate(queries))
-    matched = flights.where(F.col(TIME).isNotNull()).withColumn(
-        _NUMBER, F.explode(F.array_remove(F.array(*tested), -1))
-    )
+    matched = _matched(flights.where(F.col(TIME).isNotNull()), [each.where for each in queries])
     at = F.unix_seconds(TIME)
     slide, start = (
         _by_query([F.lit(getattr(each.over, of) // 1_000_000) for each in queries]) for of in ("slide", "start")
@@ -279,6 +279,32 @@ def _in_one_pass(flights: DataFrame, queries: Sequence[Query]) -> DataFrame:
             *((F.col(slot) if slot in used else F.lit(None).cast("double")).alias(slot) for slot in _SLOTS),
         )
     )
+
+
+def _matched(flights: DataFrame, conditions: Sequence[str]) -> DataFrame:
+    """Return each flight once for each query that it matches, with the number of that query.
+
+    A filter that begins with `column = 'text' AND` is looked up by that text: only flights that have it are tested.
+    """
+    by_text: dict[str, dict[str, list[int]]] = {}
+    tested: list[Column] = []
+    rests: list[Column | None] = []
+    for number, condition in enumerate(conditions):
+        begin = _EQUALITY.fullmatch(condition)
+        if begin is None or begin[1].lower() not in _TEXT_COLUMNS or _OR.search(_TEXTS.sub("", begin[3] or "")):
+            tested.append(F.when(F.expr(condition), number).otherwise(-1))
+            rests.append(F.expr("true"))
+        else:
+            by_text.setdefault(begin[1].lower(), {}).setdefault(begin[2], []).append(number)
+            rests.append(F.expr(begin[3] or "true"))
+    none = F.array().cast("ARRAY<INT>")
+    found = [F.array_remove(F.array(*tested), -1) if tested else none]
+    for column, numbers in by_text.items():
+        name = f"{_NUMBER}_{column}"
+        rows = flights.sparkSession.createDataFrame([*numbers.items()], f"{name}_text STRING, {name} ARRAY<INT>")
+        flights = flights.join(F.broadcast(rows), F.col(column) == F.col(f"{name}_text"), "left")
+        found.append(F.coalesce(name, none))
+    return flights.withColumn(_NUMBER, F.explode(F.concat(*found))).where(_by_query(rests))
 
 
 def _by_query(values: Sequence[Column | None]) -> Column:
