@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812  # the name that Spark's own documentation gives it
 from pyspark.sql import types as T  # noqa: N812
 
-from weir.errors import Misconfigured
 from weir_spark.session import SPARK_ERRORS
 from weir_spark.windows import Window, watermark, window, windowed
 
@@ -50,6 +49,8 @@ _PIECES = f"query STRING, key STRING, pane BIGINT, reason STRING, {', '.join(f'{
 _NUMBER = "_weir_number"  # beside the columns of the flights
 _CALL = re.compile(r"\s*(count|sum|min|max|avg|count_if)\s*\((.*)\)\s*", re.IGNORECASE | re.DOTALL)
 _TEXTS = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
+_LENGTH = re.compile(r"(?!0)\d{1,6} ?(second|minute|hour|day|week)s?", re.IGNORECASE)
+_NO_TIME = re.compile(r"0 ?(second|minute|hour|day|week)s?", re.IGNORECASE)
 _EQUALITY = re.compile(r"\s*(\w+)\s*=\s*'([^'\\]*)'\s*(?:\bAND\b(.*))?", re.IGNORECASE | re.DOTALL)
 _OR = re.compile(r"\bor\b|--|/\*", re.IGNORECASE)
 _TEXT_COLUMNS = {each.split()[0] for each in EVENTS.split(", ") if each.endswith(" STRING")}
@@ -86,12 +87,14 @@ class Query:
     def of(cls, id_: str, definition: str) -> Query:
         """Read a definition. Raises Refused."""
         told = json.loads(definition)
-        try:
-            over = window(TIME, *(told["window"] or ()))
-        except (TypeError, Misconfigured) as error:
-            raise Refused(f"window: {error}") from error
-        if over.size % over.slide:
+        size, slide, start = ([*(told["window"] or ()), None, None, None])[:3]
+        if not (_LENGTH.fullmatch(size or "") and _LENGTH.fullmatch(slide or size)):
+            raise Refused("window: it needs a size, such as 1 day, and the slide is such a time, too")
+        if not _LENGTH.fullmatch(start or size) and not _NO_TIME.fullmatch(start):
+            raise Refused("window: its start is no time, such as 5 hours")
+        if window(TIME, size).size % window(TIME, slide or size).size:
             raise Refused("window: the slide does not divide the size")
+        over = window(TIME, size, slide, start)
         used: Counter[bool] = Counter()
         aggregates = []
         for name, text in sorted((told["aggregates"] or {}).items()):

@@ -177,10 +177,10 @@ def some_query(number):
         ("6 hours", "2 hours", "1 hour"),
         ("3 hours",) * 2 + ("0 hours",),
     ][number % 3]
-    by_carrier = number % 2 == 0
+    by_carrier, is_either = number % 2 == 0, number % 4 == 3
     told = {
         "name": f"query_{number}",
-        "filter": f"origin = '{origin}' AND departure_delay > {least}",
+        "filter": f"origin = '{origin}' AND departure_delay > {least}" + (" OR dest = 'IAH'" if is_either else ""),
         "window": [size, slide, start],
         "aggregates": {
             "flights": "count(*)",
@@ -196,14 +196,16 @@ def some_query(number):
         told["key"] = "concat(carrier, '-', dest)"
     return {
         "json": told,
-        "matches": lambda rows: (rows["origin"] == origin) & (rows["departure_delay"] > least),
+        "matches": lambda rows: (
+            ((rows["origin"] == origin) & (rows["departure_delay"] > least)) | (is_either & (rows["dest"] == "IAH"))
+        ),
         "by": lambda rows: rows["carrier"] + "-" + rows["dest"] if by_carrier else pd.Series("", rows.index),
         "spans": (size, slide, start),
         "pandas": {
             "flights": len,
             "worst": lambda rows: rows["departure_delay"].max(),
             "least": lambda rows: rows["distance"].min(),
-            "mean": lambda rows: (rows["departure_delay"].astype(float) + number).sum() / len(rows),
+            "mean": lambda rows: (rows["departure_delay"] + number).mean(),
             "far": lambda rows: (rows["distance"] > 1000).sum(),
             "known": lambda rows: rows["tailnum"].notna().sum(),
             "miles": lambda rows: rows["distance"].sum(),
@@ -264,9 +266,12 @@ GOOD = {"filter": "distance > 3", "key": "carrier", "window": ["1 day"], "aggreg
         ({"key": "explode(array(1, 2))"}, "key: UNSUPPORTED_GENERATOR.NESTED_IN_EXPRESSIONS"),
         ({"key": "array(carrier)"}, "key: 'array(carrier)' is array<string>, not atomic"),
         ({"key": "*"}, "key: '*' is string, bigint"),
-        ({"window": ["1 hour", "2 hours"]}, "window: "),
+        ({"window": ["1 hour", "2 hours"]}, "window: the slide does not divide the size"),
+        ({"window": ["1 day", None, "soon"]}, "window: its start is no time"),
+        ({"window": ["1 day", "1 hour", "0 hours"]}, None),
+        ({"window": ["1 month"]}, "window: it needs a size"),
         ({"window": ["7 hours", "2 hours"]}, "window: the slide does not divide the size"),
-        ({"window": None}, "window: "),
+        ({"window": None}, "window: it needs a size"),
         ({"aggregates": {}}, "it has no aggregates"),
         ({"aggregates": {"n": "count(DISTINCT origin)"}}, "n: UNRESOLVED_COLUMN"),
         ({"aggregates": {"n": "sum(distance) / sum(flight)"}}, "n: PARSE_SYNTAX_ERROR"),
