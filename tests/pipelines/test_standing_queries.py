@@ -95,7 +95,7 @@ class Running:
 
     def settle(self):
         self.airflow.run_until_quiet()
-        assert set(self.airflow.states().values()) == {"success"}, [
+        assert set(self.airflow.states().values()) <= {"success", "removed"}, [
             each.failed_because for each in self.airflow.tasks.values() if each.failed_because
         ]
 
@@ -288,14 +288,14 @@ def test_a_query_is_refused_with_its_reason(spark, change, reason):
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(7200)
-def test_sixty_days_of_a_hundred_queries_with_a_rescale_and_a_day_computed_again(running):
+@pytest.mark.timeout(10_000)
+@pytest.mark.parametrize(("days", "count", "again", "rescaled"), [(4, 8, 2, 3), (60, 100, 25, 30)])
+def test_days_of_queries_with_a_rescale_and_a_day_computed_again(running, days, count, again, rescaled):
     chance = np.random.default_rng(60)
-    begins = {number: int(chance.integers(1, 40)) for number in range(100)}
-    ends = {number: begins[number] + int(chance.integers(5, 60)) for number in begins}
+    begins = {number: int(chance.integers(1, days * 2 // 3 + 1)) for number in range(count)}
+    ends = {number: begins[number] + int(chance.integers(2, days)) for number in begins}
     queries = {number: some_query(number) for number in begins}
-    flights = {day: some_flights(2, day, 200) for day in range(1, 61)}
-    again = 25
+    flights = {day: some_flights(2, day, 200) for day in range(1, days + 1)}
     before, after = {}, {}
     for model, corrected in ((before, False), (after, True)):
         expected = Expected()
@@ -307,8 +307,8 @@ def test_sixty_days_of_a_hundred_queries_with_a_rescale_and_a_day_computed_again
         new = [queries[each]["json"] for each in queries if begins[each] == day]
         gone = [{"name": f"query_{each}", "remove": True} for each in queries if ends[each] == day]
         bad = [{"name": f"bad_{day}", "filter": "rand() > 0", "window": ["1 day"], "aggregates": {"n": "count(*)"}}]
-        running.land(day, came, *new, *gone, *bad, *([FAILS] if day == 10 else []))
-        if day == 30:
+        running.land(day, came, *new, *gone, *bad, *([FAILS] if day == 1 else []))
+        if day == rescaled:
             running.airflow.flow = running.flow(3)
         running.run(day)
         wanted = (after if day > again + 1 else before)[day]
