@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
-from weir.coordination.airflow import Clearer
+from weir.coordination.airflow import AirflowStates, Clearer
 from weir.coordination.services import Services
 from weir.coordination.settled import Due, Settled
 from weir.errors import Internal
@@ -25,6 +25,7 @@ from weir.retention.sweep_report import SweepReport
 from weir.settling import Settling, up_to_date
 from weir.sinks.delivery import shuffled
 from weir.snapshots.automatic import maintain_savepoints
+from weir.snapshots.seal import seal_tolerated
 from weir.units import format_size
 
 FULL_SWEEP = timedelta(days=1)
@@ -111,6 +112,13 @@ def scrub_everywhere(services: Services, clearer: Clearer) -> Settled:
 def maintain_savepoints_everywhere(services: Services) -> Settled:
     """Create the automatic savepoints that are due, and drop the old ones, of all dataflows that declare some."""
     return _each(services, partial(maintain_savepoints, services))
+
+
+def seal_tolerated_everywhere(services: Services, airflow: AirflowStates) -> Settled:
+    """Seal epochs that have failed for good, of all dataflows that tolerate some."""
+    kept = _each(services, partial(seal_tolerated, services, airflow))
+    kept.done = {dataflow: said for dataflow, said in kept.done.items() if said}
+    return kept
 
 
 def look_for_late_files_everywhere(services: Services) -> Settled:

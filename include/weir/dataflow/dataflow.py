@@ -66,7 +66,7 @@ LONGEST_PUBLISH_BY = timedelta(days=36_500)
 _RECORDED = (
     *("name", "max_parallelism", "parameters", FAILOVER, "consumers"),
     *("keep", "keep_failed", "keep_published", "quota", "retained_checkpoints", "savepoint_every"),
-    *("retained_savepoints", "on_reprocess", "repair_code", "reuse", "replay", "shadow_of"),
+    *("retained_savepoints", "on_reprocess", "repair_code", "reuse", "replay", "shadow_of", "tolerable_failed_epochs"),
 )
 """The fields that the constructor takes as the record of a run has them."""
 
@@ -90,6 +90,8 @@ class Dataflow:
     runs them again, in order, until a result does not change; "mark" leaves them stale until they are needed.
     `replay` decides about a state that is needed and no longer retained: with "automatic" it is recomputed as a lost
     result is, with as many epochs before it as that takes; with "manual" a person restores or replays.
+    `tolerable_failed_epochs` is how many epochs in a row upkeep seals by itself once their restarts are used up: later
+    ones go on without them (docs/restoring.md). 0: none.
     `repair_code` is the code that a task runs which a person clears: "newest", or "as_it_was" for that which has
     computed its result before. With `reuse` "equal" a task takes a copy of what another one has made of the same, in
     any run, instead of computing ("never").
@@ -120,6 +122,7 @@ class Dataflow:
     repair_code: RepairCode = field(default=RepairCode.NEWEST, kw_only=True)
     reuse: Reuse = field(default=Reuse.NEVER, kw_only=True)
     shadow_of: str = field(default="", kw_only=True)
+    tolerable_failed_epochs: int = field(default=0, kw_only=True)
     notify: Sequence[Receiver] = field(default=(), kw_only=True)
     publish_by: timedelta | None = field(default=None, kw_only=True)
     is_record: InitVar[bool] = field(default=False, kw_only=True)
@@ -147,6 +150,7 @@ class Dataflow:
             repair_code: RepairCode | str = RepairCode.NEWEST,
             reuse: Reuse | str = Reuse.NEVER,
             shadow_of: str = "",
+            tolerable_failed_epochs: int = 0,
             notify: Sequence[Receiver] = (),
             publish_by: timedelta | None = None,
             is_record: bool = False,
@@ -214,6 +218,9 @@ class Dataflow:
             given: object = getattr(self, what)
             if (given is not None or what == "retained_savepoints") and (type(given) is not int or given < 1):
                 raise Misconfigured.of("dataflow.count_wrong", name=self.name, what=what, given=given)
+        given = self.tolerable_failed_epochs
+        if type(given) is not int or given < 0:
+            raise Misconfigured.of("dataflow.tolerable_wrong", name=self.name, given=shown(given))
 
     def _check_publish_by(self) -> None:
         given: object = self.publish_by

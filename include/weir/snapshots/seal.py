@@ -17,13 +17,14 @@ from weir.coordination.airflow import AirflowStates
 from weir.coordination.run_records import write_records
 from weir.coordination.services import Services
 from weir.errors import Misconfigured
+from weir.execution.failure_class import FailureClass
 from weir.execution.run_state import AttemptState
 from weir.ledger.attempts import LIVE, newest_attempts
 from weir.ledger.clears import clears_of_run
-from weir.ledger.database.tables import CheckpointRow, RunRow
+from weir.ledger.database.tables import AttemptRow, CheckpointRow, RunRow
 from weir.ledger.names import SHOWN
 from weir.ledger.publications import published_versions
-from weir.ledger.runs import named_run, run_key, topology_of
+from weir.ledger.runs import named_run, newest_pinned, run_key, topology_of
 from weir.ledger.sources import ranges_of
 from weir.recovery.predecessor import Sealed, before_sealed, seal
 from weir.recovery.questions import Question
@@ -34,6 +35,9 @@ from weir.wording import first_few
 
 BY_HAND = "sealed by {}"
 """The reason of a seal, with who has sealed it."""
+
+UPKEEP = "upkeep, as tolerable_failed_epochs={} allows"
+"""Who has sealed a run that no person has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,3 +182,48 @@ def _said(run: RunId, sealed: Sealed) -> str:
     fenced = f", {len(sealed.fenced)} attempt(s) are fenced" if sealed.fenced else ""
     dropped = f", {sealed.dropped} pending clear(s) are dropped" if sealed.dropped else ""
     return f"{run} is sealed{fenced}{dropped}. A person's clear of a task of it lifts the seal"
+
+
+def seal_tolerated(services: Services, airflow: AirflowStates, dataflow: str) -> str:
+    """Seal the oldest open run of a dataflow that tolerates it, and have later runs go on; return what was done.
+
+    Only one whose restarts are used up: never one that a person or a check has refused, whose plan is held back, or
+    that waits for a store, a target or an engine. Raises as `seal_run`.
+    """
+    with services.ledger.transaction() as session:
+        pinned = newest_pinned(session, dataflow)
+        allowed = 0 if pinned is None else topology_of(pinned).dataflow.tolerable_failed_epochs
+        run = _tolerated(session, dataflow, allowed) if allowed else None
+    plan = None if run is None else seal_plan(services, run)
+    if plan is None or plan.impossible or plan.sealed_why or not plan.followers:
+        return ""
+    return "; ".join(seal_run(services, plan, airflow, UPKEEP.format(allowed)))
+
+
+def _tolerated(session: Session, dataflow: str, allowed: int) -> RunId | None:
+    """Return the oldest open run if it has failed for good, and fewer runs than allowed are sealed right before it."""
+    of_dataflow = (RunRow.dataflow == dataflow) & RunRow.closed_at.is_(None) & RunRow.sealed_at.is_(None)
+    rows = session.scalars(select(RunRow).where(of_dataflow, RunRow.expired_at.is_(None)).order_by(RunRow.epoch))
+    row = next((each for each in rows if each.is_pinned), None)
+    if row is None or not row.has_dag_run or not _is_used_up(session, row):
+        return None
+    before = RunRow.epoch > (row.predecessor or "")
+    sealed = select(RunRow.id).where(RunRow.dataflow == dataflow, RunRow.sealed_at.is_not(None), before)
+    return row.id if len(session.scalars(sealed.where(RunRow.epoch < row.epoch)).all()) < allowed else None
+
+
+def _is_used_up(session: Session, row: RunRow) -> bool:
+    """Report whether tasks of a run have failed for good as their functions raise or kill, and nothing else goes on."""
+    tries = newest_attempts(session, row.id).values()
+    failed = [rows for rows in tries if rows[-1].state == AttemptState.FAILED.value]
+    goes_on = any(rows[-1].state in (*LIVE, AttemptState.RETRYING.value) for rows in tries)
+    is_pending = any(each.settled_at is None for each in clears_of_run(session, row.id))
+    return bool(failed) and not goes_on and not is_pending and all(map(_is_of_function, failed))
+
+
+def _is_of_function(tries: list[AttemptRow]) -> bool:
+    """Report whether the newest try has failed by its function, or since the one before it was killed."""
+    failure = tries[-1].failure
+    was_killed = len(tries) > 1 and tries[-2].failure == FailureClass.KILLED.value
+    is_own = failure == FailureClass.APPLICATION.value or (failure == FailureClass.FATAL.value and was_killed)
+    return is_own and tries[-1].failure_cause is None

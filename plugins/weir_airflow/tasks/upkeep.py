@@ -16,6 +16,7 @@ from weir.upkeep import (
     maintain_savepoints_everywhere,
     release_and_deliver,
     scrub_everywhere,
+    seal_tolerated_everywhere,
     sweep_everywhere,
 )
 from weir_airflow.metrics import export, is_exporting
@@ -27,9 +28,13 @@ if TYPE_CHECKING:
 
 
 def deliver_pending_clears(log: Log) -> dict[str, Any]:
-    """Deliver the pending clears of every dataflow in the ledger, and leave the notes that are missing in Airflow."""
+    """Deliver the pending clears of every dataflow in the ledger, and leave the notes that are missing in Airflow.
+
+    Before that, epochs are sealed that have failed for good, where a dataflow tolerates it.
+    """
     with TaskContext.open() as task_context:
-        settled = Settling(task_context.services, lambda: task_context.airflow).settle(None, CLEARS)
+        settled = seal_tolerated_everywhere(task_context.services, task_context.airflow)
+        settled.add(Settling(task_context.services, lambda: task_context.airflow).settle(None, CLEARS))
         _report(settled, log)
         log(f"{settled.pending} clear(s) remain pending" if settled.pending else "No clear is pending")
         for annotate in (annotate_open_runs, annotate_healed_runs):

@@ -62,6 +62,7 @@ from weir.dataflow.dataflow import FailoverStrategy
 from weir.execution.run_state import CLOSE
 from weir.formats.paths import folder_of
 from weir.ledger.runs import dataflow_of
+from weir.recovery.standing import AGAIN
 from weir.topology.regions import PartitionId, RegionId
 
 
@@ -227,10 +228,16 @@ def _again(history: History, partition: Partition, result: Result) -> str | None
     return recomputed(history, partition, made.own, made.edits)[result.stage]
 
 
+GOES_ON: Final = AGAIN.format("a person")
+"""The reason of a clear of what had stopped, since a person has sealed the day for which it waited."""
+
+
 def a_clear_has_a_cause(history: History) -> Iterator[str]:
     """Invariant 5: a region that need not run again is not cleared."""
     for clear in history.ledger.new_clears:
         if clear.failover is not None or is_of_older_code(history, clear.run_region) or _is_to_fail(history, clear):
+            continue
+        if clear.reason == GOES_ON:
             continue
         if not _reads_something_else(history, clear):
             yield f"{clear.region}[{clear.subtask}] is to be cleared after try {clear.expected_try}: {clear.reason}"

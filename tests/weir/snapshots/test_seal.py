@@ -11,12 +11,12 @@ from tests.weir.restoring import EPOCHS, aircraft, run_days, states_of, two_save
 from tests.weir.small_dataflow import World, ladder
 
 from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
-from weir.errors import Misconfigured
+from weir.errors import Misconfigured, SuppressRestarts
 from weir.ledger.clears import add_pending_clear
 from weir.ledger.database.tables import AttemptRow, PendingClearRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.runs import run_by_id
 from weir.rebuild.rebuild import rebuild
-from weir.snapshots.seal import seal_plan, seal_run
+from weir.snapshots.seal import seal_plan, seal_run, seal_tolerated
 from weir.topology.regions import RegionId
 
 MOST = 60
@@ -276,6 +276,53 @@ def test_what_has_published_or_waits_for_nothing_is_not_sealed(world, tmp_path):
     FailsOn(other, 1, "report")
     run_days(other.airflow, 1)
     assert "no later epoch goes on from it" in seal_plan(other.services, RUNS[0]).impossible
+
+
+def failing(two_days, tmp_path, allowed, *days, error=ValueError):
+    """A world whose days fail for good, of which its dataflow tolerates some."""
+    world = two_days.go_on(tmp_path)
+    world.airflow.deploy(aircraft(tolerable_failed_epochs=allowed))
+
+    def during(key):
+        if int(key.run_id[-2:]) in days and key.task_id == "aircraft-known":
+            raise error("bad rows")
+
+    world.airflow.during = during
+    for day in range(3, max(days) + 2):
+        world.airflow.dag_run(day)
+    settle(world)
+    return world
+
+
+def upkeep(world):
+    said = seal_tolerated(world.services, world.airflow, "ladder")
+    settle(world)
+    return said
+
+
+def test_upkeep_seals_as_many_days_in_a_row_as_are_tolerated(two_days, tmp_path):
+    world = failing(two_days, tmp_path, 1, 3, 4)
+    assert f"{RUNS[2]} is sealed" in upkeep(world)
+    assert upkeep(world) == ""  # the second day in a row
+    assert published(world) == set(RUNS[:2])
+    with world.ledger.transaction() as session:
+        assert "tolerable_failed_epochs=1" in session.get_one(RunRow, RUNS[2]).sealed_why
+
+
+def test_upkeep_seals_a_day_again_once_another_one_was_whole_in_between(two_days, tmp_path):
+    world = failing(two_days, tmp_path, 1, 3, 5)
+    assert f"{RUNS[2]} is sealed" in upkeep(world)
+    assert RUNS[3] in published(world)
+    assert f"{RUNS[4]} is sealed" in upkeep(world)
+    assert published(world) >= {*RUNS[:2], RUNS[3], "ladder@20130106T000000Z"}
+
+
+@pytest.mark.parametrize(("allowed", "error"), [(0, ValueError), (1, SuppressRestarts), (1, Misconfigured)])
+def test_upkeep_seals_nothing_that_is_not_tolerated(two_days, tmp_path, allowed, error):
+    world = failing(two_days, tmp_path, allowed, 3, error=error)
+    assert world.airflow.state_of("scheduled__2013-01-03") == "failed"
+    assert upkeep(world) == ""
+    assert published(world) == set(RUNS[:2])
 
 
 def test_as_a_person_types_it(world, tmp_path, monkeypatch):
