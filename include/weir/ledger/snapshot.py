@@ -164,7 +164,7 @@ def run_state(
     known = {} if known is None else known
     own_run = _loaded(session, run.id, run.id, known)
     results, regions = dict(own_run.results), dict(own_run.regions)
-    before = None if run.predecessor_run is None or not own.reads_previous else RunRef(run.predecessor_run)
+    before = _epoch_before(session, run) if own.reads_previous else None
     earlier: dict[RunRef, EarlierRun] = {}
     reaching, oldest_open = before, _oldest_open(session, run) if before is not None else ()
     while reaching is not None:
@@ -225,6 +225,12 @@ def _earlier(session: Session, run: RunRef, like: Topology) -> EarlierRun:
     topology = like if row.pinned is None else topology_of(row.pinned)
     predecessor = None if row.predecessor is None else RunRef(run_key(row.dataflow, row.predecessor))
     return EarlierRun(run, topology, predecessor, row.has_dag_run)
+
+
+def _epoch_before(session: Session, run: Run) -> RunRef | None:
+    """Return the run before as the ledger has it now: that may be another one since `run` was read, by a seal."""
+    row = session.get_one(RunRow, run.id)
+    return None if row.predecessor is None else RunRef(run_key(row.dataflow, row.predecessor))
 
 
 def _oldest_open(session: Session, run: Run) -> tuple[str, ...]:
