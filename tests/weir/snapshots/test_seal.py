@@ -13,7 +13,7 @@ from tests.weir.small_dataflow import World, ladder
 from weir.dataflow import Dataflow, Stage, blocking, previous, sink, source
 from weir.errors import Misconfigured, SuppressRestarts
 from weir.ledger.clears import add_pending_clear
-from weir.ledger.database.tables import AttemptRow, PendingClearRow, PublicationRow, ResultRow, RunRow
+from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.runs import run_by_id
 from weir.rebuild.rebuild import rebuild
 from weir.snapshots.seal import seal_plan, seal_run, seal_tolerated
@@ -155,20 +155,23 @@ def test_two_days_in_a_row(two_days, tmp_path, order, first_mended):
     assert all(chain[later] == earlier for earlier, later in pairwise(EPOCHS))
 
 
+TWO = Dataflow(
+    "ladder",
+    [
+        source("flights", "pipelines.ladder:flights"),
+        Stage("good", "pipelines.ladder:good", [blocking("flights"), previous("good", schema="k BIGINT")]),
+        Stage("bad", "pipelines.ladder:bad", [blocking("flights"), previous("bad", schema="k BIGINT")]),
+        sink("good", "goods"),
+        sink("bad", "bads"),
+    ],
+    keep="60 days",
+)
+"""Two results of which each reads its own of the day before."""
+
+
 def test_what_a_later_day_has_read_of_the_sealed_one_is_computed_again(tmp_path):
     """One of two states has committed, and the next day has gone on from it, before the other one fails."""
-    flow = Dataflow(
-        "ladder",
-        [
-            source("flights", "pipelines.ladder:flights"),
-            Stage("good", "pipelines.ladder:good", [blocking("flights"), previous("good", schema="k BIGINT")]),
-            Stage("bad", "pipelines.ladder:bad", [blocking("flights"), previous("bad", schema="k BIGINT")]),
-            sink("good", "goods"),
-            sink("bad", "bads"),
-        ],
-        keep="60 days",
-    )
-    world = World(tmp_path / "own", flow)
+    world = World(tmp_path / "own", TWO)
     run_days(world.airflow, 1, 2)
     FailsOn(world, 3, "bad-bads")
     for day in (3, 4):
@@ -178,9 +181,34 @@ def test_what_a_later_day_has_read_of_the_sealed_one_is_computed_again(tmp_path)
     assert f"good-goods[0] of {RUNS[3]}" in plan.reruns
     assert not [each for each in plan.reruns if RUNS[2] in each]
     sealed(world)
-    without = plain(tmp_path, 1, 2, 4, flow=flow)
+    without = plain(tmp_path, 1, 2, 4, flow=TWO)
     found = [digests_of(each, 4) for each in (world, without)]
     assert found[0] == found[1]
+
+
+def test_a_running_attempt_that_has_read_the_sealed_day_runs_again_at_once(tmp_path):
+    world = World(tmp_path / "own", TWO)
+    run_days(world.airflow, 1, 2)
+    done = []
+
+    def during(key):
+        if key.run_id.endswith("03") and key.task_id == "bad-bads":
+            raise ValueError("bad rows")
+        if key.run_id.endswith("04") and key.task_id == "good-goods" and not done:
+            with world.ledger.transaction() as session:
+                found = session.scalars(select(AttemptRow.state).where(AttemptRow.run == RUNS[2]))
+                if "failed" not in found.all():
+                    raise ValueError("the day before has yet to fail")
+            done.append(seal_run(world.services, seal_plan(world.services, RUNS[2]), world.airflow, "ada"))
+
+    world.airflow.during = during
+    for day in (3, 4):
+        world.airflow.dag_run(day)
+    settle(world)
+    assert done
+    assert digests_of(world, 4) == digests_of(plain(tmp_path, 1, 2, 4, flow=TWO), 4)
+    with world.ledger.transaction() as session:
+        assert not session.scalars(select(FailoverRow.id)).all()  # nobody had to find out
 
 
 def digests_of(world, day):
@@ -207,6 +235,8 @@ def test_a_running_attempt_is_fenced_and_pending_clears_are_dropped(world):
     world.airflow.during = seal_meanwhile
     settle(world)
     assert done
+    with world.ledger.transaction() as session:
+        print([(r.run[-9:],r.region,r.try_number,r.state,r.origin,(r.error or "")[:90]) for r in session.scalars(select(AttemptRow).order_by(AttemptRow.began_at)) if "0104" in r.run or "0103" in r.run])
     with world.ledger.transaction() as session:
         newest = session.scalars(
             select(AttemptRow).where(
