@@ -236,8 +236,6 @@ def test_a_running_attempt_is_fenced_and_pending_clears_are_dropped(world):
     settle(world)
     assert done
     with world.ledger.transaction() as session:
-        print([(r.run[-9:],r.region,r.try_number,r.state,r.origin,(r.error or "")[:90]) for r in session.scalars(select(AttemptRow).order_by(AttemptRow.began_at)) if "0104" in r.run or "0103" in r.run])
-    with world.ledger.transaction() as session:
         newest = session.scalars(
             select(AttemptRow).where(
                 AttemptRow.run == RUNS[2], AttemptRow.region == "aircraft-known", AttemptRow.subtask == 0
