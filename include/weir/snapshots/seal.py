@@ -33,7 +33,7 @@ from weir.topology.ids import RunId
 from weir.topology.regions import RegionId
 from weir.wording import first_few
 
-BY_HAND = "sealed by {}"
+SEALED_BY = "sealed by {}"
 """The reason of a seal, with who has sealed it."""
 
 UPKEEP = "upkeep, as tolerable_failed_epochs={} allows"
@@ -44,11 +44,10 @@ UPKEEP = "upkeep, as tolerable_failed_epochs={} allows"
 class SealPlan:
     """What sealing a run does.
 
-    `before` is the run whose state later epochs go on from then. `failed` and
-    `running` are tasks of the run; the running ones are fenced. `sinks` publish nothing of the epoch. `kept` are
-    sources that go on, whose recorded rows wait for the run to be mended. `followers` are the open runs that go on, of
-    which `reruns` run again, as they have read the run. `sealed_why` is not empty where it is sealed already,
-    `impossible` where it cannot be.
+    `before` is the run from which later epochs go on then. `failed` and `running` are tasks of the run; the running
+    ones are fenced. `sinks` publish nothing of the epoch. `kept` are sources that go on, whose recorded rows wait for
+    the run to be mended. `followers` are the later runs that are open; `reruns` are tasks of theirs that run again, as
+    they have read the run. `sealed_why` is not empty where it is sealed already, `impossible` where it cannot be.
     """
 
     run: RunId
@@ -165,7 +164,7 @@ def seal_run(services: Services, plan: SealPlan, airflow: AirflowStates, by: str
             row = session.get_one(RunRow, plan.run)
             if row.sealed_at is None:
                 _require_possible(session, row)
-                sealed = seal(session, services, row, BY_HAND.format(by))
+                sealed = seal(session, services, row, SEALED_BY.format(by))
                 done.append(_said(plan.run, sealed))
         write_records(services, dataflow)
     planned = (plan_of(services, Question(each), reaching(airflow)) for each in plan.followers)

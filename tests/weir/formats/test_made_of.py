@@ -4,8 +4,17 @@ from dataclasses import fields, replace
 
 import pytest
 
+from weir.dataflow import keyed_state
 from weir.formats.made_of import keys_with_contexts, made_of, with_context
-from weir.formats.region_job import CodeToRun, InputToRead, OutputToWrite, PartitionToRead, RegionJob, StageToRun
+from weir.formats.region_job import (
+    CodeToRun,
+    InputToRead,
+    OutputToWrite,
+    PartitionToRead,
+    RegionJob,
+    StageToRun,
+    StateToRead,
+)
 from weir.topology.partitions import PLAIN, KeyFilter, Layout
 
 BY_K = Layout(("k",), 128)
@@ -98,6 +107,29 @@ def test_each_part_counts(part):
 )
 def test_whose_it_is_and_where_it_lies_do_not(job):
     assert key(job) == KEY
+
+
+SEEN = StateToRead(state=keyed_state("seen", key="k", schema="k BIGINT"), digest="state:1:aa")
+
+
+def with_state(job=JOB, **more):
+    """The key of a stage that goes on from a state."""
+    seen = replace(READ, argument="seen", partitions=READ.partitions[:1], state=replace(SEEN, **more))
+    return key(job, digests={**DIGESTS, ("b", "seen"): ["state:1:aa"]}, inputs=(READ, seen))
+
+
+def test_what_a_state_was_and_in_which_epoch_it_goes_on_count():
+    known = with_state()
+    others = [
+        with_state(replace(JOB, epoch="20130102T000000Z")),
+        with_state(digest="state:1:bb"),
+        with_state(expired_until=7),
+        with_state(is_full=True),
+        KEY,
+    ]
+    assert len({known, *others}) == 1 + len(others)
+    assert with_state(files=(), updated=3, rows=None) == known
+    assert with_state(state=replace(SEEN.state, grows=True)) == ""  # the job alone can count its rows
 
 
 def test_files_attempts_and_runs_of_what_is_read_do_not():
