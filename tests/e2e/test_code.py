@@ -12,7 +12,8 @@ from at_once import AtOnce
 from ladder import expected_totals
 from ladder_stack import FIRST_DAY
 
-from weir.ledger.database.tables import ArchiveRow, AttemptRow, RunRow
+from weir.ledger.database.code_tables import ArchiveRow
+from weir.ledger.database.tables import AttemptRow, RunRow
 
 pytestmark = pytest.mark.e2e
 

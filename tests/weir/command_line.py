@@ -46,6 +46,9 @@ class Api:
     def call(self, method, path, body=None, **query):
         if method == "GET":
             return self.runs_in(query["state"]) if "state" in query else self.state_of(path)
+        if (method, path, query) == ("PATCH", "/api/v2/dags/dag", {"update_mask": "is_paused"}):
+            self.airflow.pause("dag", **body)
+            return httpx.Response(200, json=body)
         if path == "/weir/dags/dag/start":
             return httpx.Response(200, json={"state": self.airflow.start("dag", body["run_id"])})
         if path == "/api/v2/dags/dag/clearTaskInstances":
@@ -68,8 +71,8 @@ class Api:
         ]
         return httpx.Response(200, json={"dag_runs": rows})
 
-    def ask(self, *request):
-        return self.call(*request).json()
+    def ask(self, *request, **query):
+        return self.call(*request, **query).json()
 
     def state_of(self, path):
         dag = self.airflow.seen_dag("dag")

@@ -45,7 +45,7 @@ from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import LIVE, Origin, attempts_ever_of, attempts_known, end, free_number, origin_of
 from weir.ledger.clears import expect_again, owe_again
 from weir.ledger.code import forget_generations
-from weir.ledger.database.tables import AttemptRow, RunRow
+from weir.ledger.database.tables import AttemptRow, DataflowRow, RunRow
 from weir.ledger.epochs import require_interval
 from weir.ledger.ledger import lost_commits
 from weir.ledger.outbox import note_acted
@@ -75,6 +75,9 @@ from weir.topology.regions import RegionId, Topology
 
 ROUNDS = 10
 """How often the run may be taken from its dataflow while a task of it begins."""
+
+STOPPED_SECONDS = 60.0
+"""How often a task of an epoch after which its dataflow was stopped looks whether that goes on."""
 
 LOST = "Airflow has lost this try: another one begins in its place"
 
@@ -312,6 +315,15 @@ class _RecordDue(Exception):
     """The record of the run has to be written first, outside of the transaction."""
 
 
+def _stopped(session: Session, request: BeginRequest) -> Awaiting | None:
+    """Return that a person has stopped the dataflow after an earlier epoch."""
+    row = session.get(DataflowRow, request.dataflow.name)
+    if row is None or row.stopped_after is None or epoch_of(request.interval[0]) <= row.stopped_after:
+        return None
+    reason = Message("attempts.dataflow_stopped", dataflow=row.name, epoch=row.stopped_after)
+    return Awaiting(STOPPED_SECONDS, reason, is_for_target=True)
+
+
 class _Sealed(Exception):
     """The run is sealed, and maybe the seal is to be lifted first, in a transaction of its own."""
 
@@ -332,6 +344,8 @@ def _register(
 
     with services.ledger.transaction(request.dataflow.name) as session:
         require_after_restore(session, request.dataflow.name, epoch_of(request.interval[0]))
+        if (stopped := _stopped(session, request)) is not None:
+            return stopped
         if is_sealed(session, request):
             raise _Sealed
         run = own_epoch(session, _new_run(services, request, store_id), services.now(), not_pinned)

@@ -53,6 +53,8 @@ COMMANDS: Final = {
     "restore": "weir.cli.commands.restore:restore",
     "replay": "weir.cli.commands.restore:replay",
     "seal": "weir.cli.commands.restore:seal",
+    "stop": "weir.cli.commands.restore:stop",
+    "start": "weir.cli.commands.restore:start",
     "code": "weir.cli.commands.code:code_app",
     "savepoint": "weir.cli.commands.snapshots:savepoint_app",
     "quality": "weir.cli.commands.quality:quality_app",

@@ -132,6 +132,10 @@ class AirflowStates(Clearer, Protocol):
         """Return whether a DAG may go on; None where Airflow does not know it. Raises Retryable or Misconfigured."""
         ...
 
+    def pause(self, dag_id: str, *, is_paused: bool) -> None:
+        """Pause or unpause a DAG. Raises Retryable or Misconfigured."""
+        ...
+
     def clear_run(self, dag_id: str, run_id: str) -> int:
         """Clear the task instances of a DagRun, if none runs, as the DAG is now; return how many.
 

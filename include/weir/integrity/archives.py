@@ -16,7 +16,7 @@ from weir.code.archive import archive_of
 from weir.coordination.services import Services
 from weir.integrity.records import Inconsistency, confirmed
 from weir.ledger.code import archives_in_use, archives_of, forget_archive
-from weir.ledger.database.tables import ArchiveRow
+from weir.ledger.database.code_tables import ArchiveRow
 from weir.ledger.runs import dataflow_of
 from weir.store.errors import NotFound
 from weir.store.store import Store

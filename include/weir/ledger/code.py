@@ -16,9 +16,9 @@ from sqlalchemy.orm import Session
 from weir.code.archive import archived
 from weir.code.generation_rules import Code, Generation
 from weir.execution.run_state import AttemptState
-from weir.ledger.database.code_tables import KeptCodeRow, SameCodeRow
+from weir.ledger.database.code_tables import ArchiveRow, KeptCodeRow, SameCodeRow
 from weir.ledger.database.columns import taken
-from weir.ledger.database.tables import ArchiveRow, AttemptRow, ResultRow, RunRow
+from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
 from weir.topology.ids import Epoch, RunId
 from weir.topology.regions import Topology
 

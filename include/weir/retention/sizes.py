@@ -19,7 +19,8 @@ from sqlalchemy.orm import Session
 from weir.errors import Fault, Misconfigured
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import CLOSE, AttemptState
-from weir.ledger.database.tables import ArchiveRow, AttemptRow, CompactionRow, DataflowRow, ResultRow, RunRow
+from weir.ledger.database.code_tables import ArchiveRow
+from weir.ledger.database.tables import AttemptRow, CompactionRow, DataflowRow, ResultRow, RunRow
 from weir.ledger.runs import topology_of
 from weir.ledger.sources import copied_bytes
 from weir.topology.regions import PartitionId, RegionId, Topology

@@ -16,9 +16,9 @@ from weir.code.generation_rules import agreed
 from weir.coordination.services import Services
 from weir.errors import Misconfigured
 from weir.execution.run_state import CLOSE
-from weir.ledger.database.code_tables import SameCodeRow
+from weir.ledger.database.code_tables import ArchiveRow, SameCodeRow
 from weir.ledger.database.columns import taken
-from weir.ledger.database.tables import ArchiveRow, AttemptRow, ResultRow, RunRow
+from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
 from weir.ledger.names import require_dataflow
 from weir.recovery.versions import EqualVersions, only_named
 from weir.store.errors import NotFound

@@ -245,6 +245,13 @@ class DbClearer:
         is_paused, has_import_errors = told
         return SeenDag(is_paused, get_airflow_health()["scheduler"]["status"] == HEALTHY, has_import_errors)
 
+    def pause(self, dag_id: str, *, is_paused: bool) -> None:
+        """Pause or unpause a DAG."""
+        with create_session(scoped=False) as session:
+            found = session.get(DagModel, dag_id)
+            if found is not None:
+                found.is_paused = is_paused
+
     def clear_run(self, dag_id: str, run_id: str) -> int:
         """Clear all task instances of a run that have ended, in one transaction."""
         of_run = select(TaskInstance).where(TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id)

@@ -10,7 +10,8 @@ from tests.weir.small_dataflow import World
 from weir.attempts import registration
 from weir.dataflow import Dataflow, Stage, blocking, sink, source
 from weir.errors import Misconfigured
-from weir.ledger.database.tables import ArchiveRow, AttemptRow, PendingClearRow, ResultRow, RunRow
+from weir.ledger.database.code_tables import ArchiveRow
+from weir.ledger.database.tables import AttemptRow, PendingClearRow, ResultRow, RunRow
 from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
 from weir.recovery.adopt import adopt

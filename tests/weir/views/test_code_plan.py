@@ -15,7 +15,8 @@ from weir.code.generation_rules import RepairCode
 from weir.code.version import code_version
 from weir.coordination.values import DeclaredCode
 from weir.dataflow import Dataflow, Stage, blocking, dataset, pipelined, sink, source
-from weir.ledger.database.tables import ArchiveRow, RunRow
+from weir.ledger.database.code_tables import ArchiveRow
+from weir.ledger.database.tables import RunRow
 from weir.recovery.adopt import adopt
 from weir.recovery.rules.plan import StepKind
 from weir.recovery.run_plans import clear_by_hand, keep_results, record_clears

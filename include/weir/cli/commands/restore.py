@@ -1,17 +1,18 @@
-"""`weir restore`, `weir replay`, `weir seal`: bring state back, or go on without a day.
+"""`weir restore`, `weir replay`, `weir seal`, `weir stop`, `weir start`: bring state back, and go on.
 
 Invariant: with --dry-run, or without --apply, nothing changes, and the report is the same.
 """
 
 from __future__ import annotations
 
+from time import sleep
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from weir.cli.airflow_api import airflow_to_clear, deliver_pending
-from weir.cli.documents import AsJson, DryRun, RunName, print_document
+from weir.cli.documents import AsJson, DataflowName, DryRun, RunName, print_document
 from weir.cli.plan_report import amount, cost_cells
 from weir.cli.tables import key, number, print_cells, print_line
 from weir.coordination.read_leases import user_name
@@ -20,7 +21,10 @@ from weir.snapshots.replay import ReplayPlan, replay_plan
 from weir.snapshots.replay import replay as replay_runs
 from weir.snapshots.restore import RestoreRequest
 from weir.snapshots.restore import restore as restore_snapshot
+from weir.snapshots.savepoint import SavepointRequest, create
 from weir.snapshots.seal import SealPlan, seal_plan, seal_run
+from weir.snapshots.stop import start as start_dataflow
+from weir.snapshots.stop import stop as stop_dataflow
 from weir.views.checkpoints import restore_fields
 from weir.views.documents import plain
 from weir.wording import first_few
@@ -150,6 +154,44 @@ def _print_seal(plan: SealPlan) -> None:
     for what, names in told:
         if names:
             print_line(f"{what}: {first_few(names, SHOWN)}")
+
+
+def stop(
+    dataflow: DataflowName,
+    savepoint: Annotated[bool, typer.Option("--savepoint", help="Create a savepoint of its last checkpoint.")] = False,
+) -> None:
+    """Stop a dataflow after the epochs that have begun: wait until they are closed, and pause its DAG.
+
+    No task of a later epoch begins until `weir start`. Where it was interrupted, type it again.
+    """
+    with opened_services() as services:
+        with airflow_to_clear() as airflow:
+            stopped = stop_dataflow(services, dataflow, airflow, lambda line: print_line(line, _ERR), sleep)
+        print_line(f"{dataflow} has stopped after epoch {stopped.epoch}; its DAG {stopped.dag_id} is paused.")
+        if savepoint and stopped.keeps_state:
+            print_line(str(create(services, SavepointRequest(dataflow))))
+    print_line(f"Next: change what you want, then `weir start {dataflow}`.")
+
+
+def start(
+    dataflow: DataflowName,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", help="A checkpoint or savepoint, as for `weir restore`.", show_default=False),
+    ] = None,
+) -> None:
+    """Have a dataflow that was stopped go on, from its last checkpoint or from an earlier snapshot.
+
+    With --from, it is as after `weir restore`: later epochs run again. Whether its states fit what is declared by then,
+    the first task that begins checks before it runs anything.
+    """
+    with opened_services() as services, airflow_to_clear() as airflow:
+        if source is not None:
+            done = restore_snapshot(services, RestoreRequest(dataflow, source))
+            for line in done.lines(is_dry=False, is_fork=False):
+                print_line(line)
+        dag_id = start_dataflow(services, dataflow, airflow)
+    print_line(f"{dataflow} goes on; its DAG {dag_id} is unpaused.")
 
 
 _ERR = Console(stderr=True)

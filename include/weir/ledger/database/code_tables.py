@@ -1,4 +1,4 @@
-"""Defines the tables of what persons have declared of versions of code.
+"""Defines the tables of archives of code, and of what persons have declared of its versions.
 
 Invariant: a declaration is never changed; results are counted by it when it is made, or where they are compared.
 """
@@ -10,8 +10,24 @@ from datetime import datetime
 from sqlalchemy import ForeignKey, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
+from weir.ledger.database.columns import LARGE
 from weir.ledger.database.tables import Table
 from weir.topology.ids import Epoch
+
+
+class ArchiveRow(Table):
+    """An archive of a dataflow's code in the store; `path` is relative to the store.
+
+    `deleting_at` is since when no run needs it, and its file may be deleted: who needs it again stores another file.
+    """
+
+    __tablename__ = "archive"
+    dataflow: Mapped[str] = mapped_column(ForeignKey("dataflow.name"), primary_key=True)
+    fingerprint: Mapped[str] = mapped_column(String(64), primary_key=True)
+    path: Mapped[str] = mapped_column(String(250))
+    bytes: Mapped[int] = mapped_column(LARGE)
+    stored_at: Mapped[datetime]
+    deleting_at: Mapped[datetime | None]
 
 
 class SameCodeRow(Table):

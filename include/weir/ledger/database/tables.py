@@ -54,7 +54,8 @@ class DataflowRow(Table):
     """A dataflow; its row is what writing transactions lock. A new lineage shuts out all older attempts.
 
     Each writing transaction raises `revision`. `is_behind` says that the ledger has lost commits of the dataflow and
-    has not caught up yet; `timeline` is that of the server when it last had (None: not known).
+    has not caught up yet; `timeline` is that of the server when it last had (None: not known). No task of an epoch
+    after `stopped_after` begins.
     """
 
     __tablename__ = "dataflow"
@@ -65,6 +66,7 @@ class DataflowRow(Table):
     revision: Mapped[int] = mapped_column(LARGE, default=1)
     is_behind: Mapped[bool] = mapped_column(Boolean, default=False)
     timeline: Mapped[str | None] = mapped_column(String(8))
+    stopped_after: Mapped[Epoch | None] = mapped_column(String(32))
 
 
 class RunRow(Table):
@@ -74,8 +76,8 @@ class RunRow(Table):
     when all is released that ever will be, `deleted_at` since when Airflow has no such run, and `expired_at` since when
     its manifests and records are deleted, too. `abandoned` are its attempts from before its last pin; with
     `is_record_due` its record in the store has to be written before an attempt of it computes. `archive` is the
-    fingerprint of the code that it is pinned to. `sealed_at` is since when later epochs go on without it, `sealed_why`
-    the reason, and `sealed_clears` how often Airflow had cleared its DagRun then.
+    fingerprint of the code that it is pinned to. `sealed_at` is since when it is sealed, `sealed_why` the reason, and
+    `sealed_clears` how often Airflow had cleared its DagRun then.
     """
 
     __tablename__ = "run"
@@ -135,7 +137,7 @@ class RunRow(Table):
 
     @hybrid_property
     def is_passed_over(self) -> bool:
-        """Report whether later epochs go on without the run: it was given up, or sealed."""
+        """Report whether it was given up or sealed: later epochs go on without it."""
         return self.is_given_up or self.sealed_at is not None
 
     @is_passed_over.inplace.expression
@@ -510,21 +512,6 @@ class CompactionRow(Table):
     read_bytes: Mapped[int] = mapped_column(LARGE)
     written_bytes: Mapped[int] = mapped_column(LARGE)
     made_at: Mapped[datetime]
-
-
-class ArchiveRow(Table):
-    """An archive of a dataflow's code in the store; `path` is relative to the store.
-
-    `deleting_at` is since when no run needs it, and its file may be deleted: who needs it again stores another file.
-    """
-
-    __tablename__ = "archive"
-    dataflow: Mapped[str] = mapped_column(ForeignKey("dataflow.name"), primary_key=True)
-    fingerprint: Mapped[str] = mapped_column(String(64), primary_key=True)
-    path: Mapped[str] = mapped_column(String(250))
-    bytes: Mapped[int] = mapped_column(LARGE)
-    stored_at: Mapped[datetime]
-    deleting_at: Mapped[datetime | None]
 
 
 UNKNOWN_SNAPSHOT: Final = 0

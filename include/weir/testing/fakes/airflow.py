@@ -381,6 +381,11 @@ class FakeAirflow:
         self._require_reachable()
         return SeenDag(self.is_paused, self.has_scheduler, self.has_import_errors)
 
+    def pause(self, dag_id: str, *, is_paused: bool) -> None:  # noqa: ARG002 - there is one DAG
+        """Pause or unpause the DAG: its tasks run as before. Raises Retryable."""
+        self._require_reachable()
+        self.is_paused = is_paused
+
     def clear_run(self, dag_id: str, run_id: str) -> int:  # noqa: ARG002 - there is one DAG
         """Clear all task instances of a DagRun, and return how many. Raises Retryable."""
         self._require_reachable()

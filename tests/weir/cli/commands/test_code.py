@@ -9,8 +9,8 @@ from tests.weir.command_line import typed, use
 
 from weir.coordination.read_leases import user_name
 from weir.errors import Misconfigured
-from weir.ledger.database.code_tables import SameCodeRow
-from weir.ledger.database.tables import ArchiveRow, AttemptRow, ResultRow, RunRow
+from weir.ledger.database.code_tables import ArchiveRow, SameCodeRow
+from weir.ledger.database.tables import AttemptRow, ResultRow, RunRow
 from weir.testing.fakes.code import archive_of_edits
 
 
