@@ -142,7 +142,8 @@ def test_every_clearer_tells_of_a_dag_and_of_its_runs_that_are_no_success(cleare
     assert clearer.open_runs("no such dag") == []
 
 
-def test_every_clearer_pauses_a_dag(clearer):
+def test_every_clearer_pauses_a_dag(clearer, new_run):
+    new_run("success")
     for is_paused in (True, False):
         clearer.pause("river", is_paused=is_paused)
         assert clearer.seen_dag("river").is_paused is is_paused
