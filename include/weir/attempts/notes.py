@@ -15,10 +15,9 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from weir.attempts.ports import Airflow, Log, TaskPorts
-from weir.attempts.registration import region_of_task
 from weir.coordination.airflow import ClearAnswer, ClearItem
 from weir.coordination.services import Services
-from weir.coordination.values import Attempt, Awaiting, BeginRequest, TaskKey
+from weir.coordination.values import Attempt, Awaiting, BeginRequest, TaskKey, region_of_task
 from weir.errors import Retryable, WeirError
 from weir.execution.failure_words import (
     BY_PERSON,

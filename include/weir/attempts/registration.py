@@ -36,7 +36,7 @@ from weir.coordination.values import (
     NotInRecord,
     PassedOver,
     SparkWork,
-    TaskKey,
+    region_of_task,
 )
 from weir.errors import Conflict, Fenced, Message, Misconfigured
 from weir.execution.airflow_words import MISSING
@@ -68,7 +68,7 @@ from weir.ledger.snapshot import newest_try
 from weir.ledger.sources import forget_unread_splits
 from weir.recovery.adopt import free_run
 from weir.recovery.applying import restart_others
-from weir.recovery.predecessor import give_up_deleted_predecessors, is_sealed, lift, passed_over
+from weir.recovery.predecessor import give_up_deleted_predecessors, lift, passed_over, sealed_run
 from weir.restarts.answer import by_strategy
 from weir.store.catalogue import stored_record
 from weir.topology.regions import RegionId, Topology
@@ -346,7 +346,7 @@ def _register(
         require_after_restore(session, request.dataflow.name, epoch_of(request.interval[0]))
         if (stopped := _stopped(session, request)) is not None:
             return stopped
-        if is_sealed(session, request):
+        if sealed_run(session, request) is not None:
             raise _Sealed
         run = own_epoch(session, _new_run(services, request, store_id), services.now(), not_pinned)
         row = session.get_one(RunRow, run.id)
@@ -406,11 +406,6 @@ def _new_run(services: Services, request: BeginRequest, store_id: str) -> NewRun
         cadence=request.cadence,
         failover=services.recovery.failover,
     )
-
-
-def region_of_task(task_prefix: str, key: TaskKey) -> RegionId:
-    """Return the region of a task instance, by its name."""
-    return RegionId(key.task_id.removeprefix(task_prefix), max(key.map_index, 0))
 
 
 def _not_in_record(run: Run, request: BeginRequest) -> str:

@@ -61,6 +61,11 @@ class TaskKey:
     map_index: int
 
 
+def region_of_task(task_prefix: str, key: TaskKey) -> RegionId:
+    """Return the region of a task instance, by its name."""
+    return RegionId(key.task_id.removeprefix(task_prefix), max(key.map_index, 0))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginRequest:
     """A try that is about to start, with the DagRun's data interval and the dataflow of the current DAG file.

@@ -100,20 +100,7 @@ _EARLIER_RANGE = (
 )
 
 
-_SEALED_RANGE = (
-    select(SourceSplitRow)
-    .join(RunRow, RunRow.id == SourceSplitRow.run)
-    .where(
-        RunRow.dataflow == bindparam("dataflow"),
-        RunRow.epoch < bindparam("epoch"),
-        RunRow.epoch > bindparam("after"),
-        RunRow.sealed_at.is_not(None),
-        SourceSplitRow.stage.in_(bindparam("names", expanding=True)),
-        SourceSplitRow.position.is_not(None),
-    )
-    .order_by(RunRow.epoch.desc())
-    .limit(1)
-)
+_SEALED_RANGE = _EARLIER_RANGE.where(RunRow.epoch > bindparam("after"), RunRow.sealed_at.is_not(None))
 """What sealed epochs were to read between the epoch before and this one."""
 
 

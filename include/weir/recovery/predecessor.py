@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 from weir.coordination.airflow import Clearer
 from weir.coordination.run_records import owe_record
 from weir.coordination.services import Services
-from weir.coordination.values import BeginRequest
+from weir.coordination.values import BeginRequest, region_of_task
 from weir.errors import Conflict, Message, Misconfigured, Retryable
 from weir.ledger.attempts import Origin, attempts_ever_of, attempts_known, origin_of, times_cleared
 from weir.ledger.database.tables import ResultRow, RunRow
@@ -44,7 +44,6 @@ from weir.ledger.sources import fix_ranges
 from weir.recovery.adopt import free_run, stop_run
 from weir.recovery.reconcile import reconcile
 from weir.topology.ids import Epoch, RunId
-from weir.topology.regions import RegionId
 
 GONE = "its DagRun was deleted in Airflow before anything of it was committed"
 
@@ -53,13 +52,12 @@ GONE = "its DagRun was deleted in Airflow before anything of it was committed"
 class Sealed:
     """What sealing has done: the attempts that were fenced, the clears that were dropped, and the runs that go on.
 
-    These have another epoch before them now; `owed` is the number of clears that follow.
+    These have another epoch before them now.
     """
 
     fenced: tuple[str, ...]
     dropped: int
     followers: tuple[RunId, ...]
-    owed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +143,9 @@ def _give_up(services: Services, new: NewRun, before: _Doubtful) -> None:
         row = session.get(RunRow, run_key(new.dataflow.name, epoch))
         if row is None or row.pinned is None or row.predecessor != before.epoch:
             return  # the first begin fixes the epoch before
-        row.predecessor = predecessor_of(session, new, epoch, services.now())
-        session.flush()
         is_backwards = new.previous is not None and new.previous.is_queued
-        require_sound_epoch(session, row, topology_of(row.pinned).dataflow, is_backwards=is_backwards)
-        owe_record(session, row, abandons=False)
-        run = run_by_id(session, row.id)
-        reconcile(session, services, run, run_state(session, run))
+        before_it = predecessor_of(session, new, epoch, services.now())
+        _go_on_from(session, services, row, before_it, is_backwards=is_backwards)
 
 
 # Sealed epochs
@@ -171,8 +165,9 @@ def seal(session: Session, services: Services, row: RunRow, why: str) -> Sealed:
     owe_record(session, row, abandons=False)
     session.flush()
     followers = session.scalars(_later(row).where(RunRow.predecessor == row.epoch)).all()
-    owed = sum(_go_on_from(session, services, each, row.predecessor) for each in followers)
-    return Sealed(fenced, dropped, tuple(each.id for each in followers if each.sealed_at is None), owed)
+    for each in followers:
+        _go_on_from(session, services, each, row.predecessor)
+    return Sealed(fenced, dropped, tuple(each.id for each in followers if each.sealed_at is None))
 
 
 def before_sealed(session: Session, row: RunRow) -> Epoch | None:
@@ -198,23 +193,25 @@ def _later(row: RunRow) -> Select[RunRow]:
     return select(RunRow).where(is_later, has_begun).order_by(RunRow.epoch)
 
 
-def _go_on_from(session: Session, services: Services, row: RunRow, before: Epoch | None) -> int:
-    """Record the epoch before a run, and decide what follows from that; return the number of clears."""
+def _go_on_from(
+    session: Session, services: Services, row: RunRow, before: Epoch | None, *, is_backwards: bool = False
+) -> None:
+    """Record the epoch before a run, and decide what follows from that."""
     row.predecessor = before
     owe_record(session, row, abandons=False)
     session.flush()
     if row.sealed_at is not None or row.pinned is None or not row.has_dag_run:
-        return 0
-    require_sound_epoch(session, row, topology_of(row.pinned).dataflow, is_backwards=False)
+        return
+    require_sound_epoch(session, row, topology_of(row.pinned).dataflow, is_backwards=is_backwards)
     run = run_by_id(session, row.id)
-    return reconcile(session, services, run, run_state(session, run))
+    reconcile(session, services, run, run_state(session, run))
 
 
-def is_sealed(session: Session, request: BeginRequest) -> bool:
-    """Report whether a try is one of a run that is sealed; the DagRun of another run of the epoch is no matter here."""
+def sealed_run(session: Session, request: BeginRequest) -> RunRow | None:
+    """Return the run of a try if it is sealed; the DagRun of another run of the epoch is no matter here."""
     row = session.get(RunRow, run_key(request.dataflow.name, epoch_of(request.interval[0])))
-    own = (request.key.dag_id, request.key.run_id)
-    return row is not None and row.sealed_at is not None and (row.dag_id, row.run_id) == own
+    is_own = row is not None and (row.dag_id, row.run_id) == (request.key.dag_id, request.key.run_id)
+    return row if row is not None and is_own and row.sealed_at is not None else None
 
 
 def passed_over(services: Services, request: BeginRequest) -> str:
@@ -224,9 +221,9 @@ def passed_over(services: Services, request: BeginRequest) -> str:
     again.
     """
     with services.ledger.transaction(request.dataflow.name) as session:
-        if not is_sealed(session, request):
+        row = sealed_run(session, request)
+        if row is None:
             return ""
-        row = session.get_one(RunRow, run_key(request.dataflow.name, epoch_of(request.interval[0])))
         if not _is_by_person(session, row, request):
             return str(Message("recovery.run_sealed", run=row.id, at=row.sealed_at, why=row.sealed_why))
         lift(session, services, row)
@@ -236,7 +233,7 @@ def passed_over(services: Services, request: BeginRequest) -> str:
 def _is_by_person(session: Session, row: RunRow, request: BeginRequest) -> bool:
     if request.clear_number > (row.sealed_clears or 0):  # Weir's clears do not count there
         return True
-    region = RegionId(request.key.task_id.removeprefix(row.task_prefix), max(request.key.map_index, 0))
+    region = region_of_task(row.task_prefix, request.key)
     ever = attempts_ever_of(session, row.id, region)
     if is_of_earlier_incarnation(ever, request.try_number, request.ti_id):
         return True

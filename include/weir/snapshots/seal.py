@@ -24,7 +24,7 @@ from weir.ledger.clears import clears_of_run
 from weir.ledger.database.tables import AttemptRow, CheckpointRow, RunRow
 from weir.ledger.names import SHOWN
 from weir.ledger.publications import published_versions
-from weir.ledger.runs import named_run, newest_pinned, run_key, topology_of
+from weir.ledger.runs import dataflow_of, named_run, newest_pinned, run_key, topology_of
 from weir.ledger.sources import ranges_of
 from weir.recovery.predecessor import Sealed, before_sealed, seal
 from weir.recovery.questions import Question
@@ -90,7 +90,7 @@ def _planned(session: Session, services: Services, row: RunRow) -> SealPlan:
     sinks = () if row.pinned is None else topology_of(row.pinned).sinks
     kept = tuple(ranges_of(session, row.id))
     impossible = "; ".join(_obstacles(session, row))
-    done = Sealed((), 0, (), 0)
+    done = Sealed((), 0, ())
     if not impossible:
         try:
             done = seal(session, services, row, "")
@@ -159,7 +159,7 @@ def seal_run(services: Services, plan: SealPlan, airflow: AirflowStates, by: str
     """
     done = []
     if not plan.sealed_why:
-        dataflow = plan.run.partition("@")[0]
+        dataflow = dataflow_of(plan.run)
         with services.ledger.transaction(dataflow) as session:
             row = session.get_one(RunRow, plan.run)
             if row.sealed_at is None:

@@ -7,7 +7,7 @@ from sqlalchemy import select
 
 from weir.attempts import notes
 from weir.attempts.notes import MARKED, NOT_CLOSED, annotate, annotate_healed_runs, annotate_open_runs
-from weir.attempts.registration import region_of_task
+from weir.coordination.values import region_of_task
 from weir.errors import Misconfigured
 from weir.execution.failure_words import BY_PERSON, HEALED
 from weir.ledger.database.tables import DataflowRow, FailoverRow, RunRow
