@@ -14,6 +14,7 @@ import pytest
 import yaml
 from airflow.sdk import Connection
 
+from weir.environment import API_VARIABLE
 from weir.settings import read_settings
 from weir_airflow.connections.connections import ledger_url, store_connection
 from weir_airflow.dag import dataflow_dag
@@ -73,7 +74,7 @@ def test_weir_reads_each_variable():
     given = {"WEIR_STORE": "s3://b/w", "WEIR_LEDGER": "sqlite:///l", "WEIR_STORE_OPTIONS": '{"key": "k"}'}
     given |= {"WEIR_SPARK_CONN_ID": "other", "WEIR_SMALL_RESULT": "1 MiB"}
     given |= {"WEIR_KEEP_PUBLISHED": "1 hour", "WEIR_EXPIRE_RUNS": "2 hours", "WEIR_RETAINED_CHECKPOINTS": "1"}
-    assert named == set(given)
+    assert named == {*given, API_VARIABLE}, "API_VARIABLE is read by commands only"
     found = read_settings(given)
     assert (found.store, found.ledger, found.store_options, found.spark_conn_id, found.small_result) == (
         "s3://b/w",
