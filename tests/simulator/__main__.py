@@ -28,6 +28,7 @@ _SHARES: Final = {
     "forgotten": "of schedules in which Airflow loses commits",
     "told": "of scenes with a receiver of notifications",
     "listed": "of schedules in which files of sources come, go, and are corrected",
+    "windowed": "of scenes whose rows have times, and are aggregated by windows",
 }
 
 

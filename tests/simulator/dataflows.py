@@ -107,6 +107,11 @@ class Scene:
         """Report whether rows are checked."""
         return any(stage.gates for stage in self.flow.stages)
 
+    @property
+    def is_windowed(self) -> bool:
+        """Report whether its rows have times, and are aggregated by windows."""
+        return Nature.EVENTS in self.natures.values()
+
     def __str__(self) -> str:
         tries = "any" if self.is_patient else "three"
         recovery = f"failover={self.flow.failover_strategy.value} consumers={self.flow.consumers.value}"
@@ -137,7 +142,7 @@ def random_scene(random: Random) -> Scene:
         failover = random.choices(list(FailoverStrategy), [7, 2, 1])[0]
         consumers = random.choices(list(Consumers), [4, 1])[0]
         try:
-            flow = _flow(stages, failover, consumers, None, None)
+            flow = new_flow(stages, failover, consumers, None, None)
         except Misconfigured:
             continue  # two tasks that would wait for each other
         return Scene(flow, natures, random.random() < 0.8, random.choice([1.0, 1.0, 0.5]))
@@ -156,7 +161,7 @@ def stateful_scene(random: Random) -> Scene:
         failover = random.choices(list(FailoverStrategy), [6, 1, 1])[0]
         consumers = random.choices(list(Consumers), [5, 1])[0]
         try:
-            flow = _flow(stages, failover, consumers, None, None)
+            flow = new_flow(stages, failover, consumers, None, None)
         except Misconfigured:
             continue  # two tasks that would wait for each other
         scene = Scene(flow, natures, random.random() < 0.8, random.choice([1.0, 1.0, 0.5]))
@@ -284,13 +289,14 @@ def _random_state(random: Random, name: str) -> State:
     return keyed_state(name, key="k", schema=SCHEMA, ttl=ttl, runs=runs, full=is_full)
 
 
-def _flow(
+def new_flow(
     stages: list[Stage],
     failover: FailoverStrategy,
     consumers: Consumers,
     keep: str | None,
     keep_failed: str | None,
 ) -> Dataflow:
+    """Return a dataflow of some stages, whose leaves are published."""
     exchanges = [exchange for stage in stages for exchange in stage.exchanges.values()]
     read = {exchange.stage for exchange in exchanges if not exchange.is_previous}
     sinks = [sink(stage, f"set_{stage.name}") for stage in stages if stage.name not in read]
@@ -392,7 +398,7 @@ def scene_from_text(lines: Iterable[str]) -> Scene:
         stages.append(_stage_from_text(name, int(parallelism[1:]), exchanges, more))
     keep, keep_failed = (said[name].replace("_", " ") if name in said else None for name in ("keep", "keep_failed"))
     keep = said["keep"] if keep is not None and said["keep"] in KEEPS else keep
-    flow = _flow(stages, FailoverStrategy(said["failover"]), Consumers(said["consumers"]), keep, keep_failed)
+    flow = new_flow(stages, FailoverStrategy(said["failover"]), Consumers(said["consumers"]), keep, keep_failed)
     if "retained_checkpoints" in said:
         flow = _changed(flow, retained_checkpoints=int(said["retained_checkpoints"]))
     if "savepoints" in said:

@@ -12,10 +12,20 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from tests.simulator.event_time.windows import (
+    Place,
+    changes_of_windows,
+    content_with,
+    events,
+    late,
+    marks,
+    windowed,
+)
 from tests.simulator.listings import files_of
 from tests.simulator.process import StageFailed
 from tests.simulator.rows import (
     DELETED,
+    Changes,
     Rows,
     applied,
     changes_of,
@@ -76,6 +86,18 @@ class Nature(Enum):
     """Half of all changes of an input leave the content as it is."""
     MOODY = "moody"
     """Each attempt writes other content: the stage is not deterministic."""
+    EVENTS = "events"
+    """It is a source of rows with a time."""
+    MARKS = "marks"
+    """It makes the watermark of such rows."""
+    WINDOWS = "windows"
+    """It aggregates them by windows."""
+    LATE = "late"
+    """It gives those that come too late for any window."""
+
+
+OF_EVENT_TIME: Final = {Nature.EVENTS: events, Nature.MARKS: marks, Nature.WINDOWS: windowed, Nature.LATE: late}
+"""What stages over event time give."""
 
 
 @dataclass(slots=True)
@@ -105,8 +127,10 @@ def is_broken(edit: int) -> bool:
     return edit % 4 == 3
 
 
-def content_of(stage: str, subtask: int, nature: Nature, own: object, read: Sequence[str], edit: int = 0) -> str:
+def content_of(stage: str, place: Place, nature: Nature, own: object, read: Sequence[str], edit: int = 0) -> str:
     """Return the content of a stage, whose inputs have the contents `read`, and whose function was edited so often."""
+    if nature in OF_EVENT_TIME:
+        return content_with(OF_EVENT_TIME[nature](stage, own, read, place), own, read, meaning_of(edit))
     content = sorted(read)
     if nature is Nature.COARSE and read:
         content = [str(sum(int(each[3:5], 16) for each in read) % 2)]
@@ -114,7 +138,7 @@ def content_of(stage: str, subtask: int, nature: Nature, own: object, read: Sequ
     if nature is not Nature.COARSE:  # which leaves bad rows out
         has_bad |= any(is_bad(each) for each in read)
     code = [meaning_of(edit)] if meaning_of(edit) else []
-    return content_from(json.dumps([stage, subtask, own, content, *code]), is_bad=has_bad)
+    return content_from(json.dumps([stage, place.subtask, own, content, *code]), is_bad=has_bad)
 
 
 class WrongTallies(Exception):
@@ -160,18 +184,27 @@ class _Computation(FakeEngine):
         super().__init__(store, world)
         self._engine, self._attempt, self._made = engine, attempt, engine.made[attempt]
         self._kept: dict[str, _Kept] = {}
+        self._changes: dict[str, Changes] = {}
+        """By state with windows, its changes."""
+        self._day = 0
+
+    def _region(self, job: RegionJob, during: Callable[[], None]) -> RegionReport:
+        self._day = int(job.epoch[6:8])
+        return super()._region(job, during)
 
     def _content(self, stage: StageToRun, contents: Mapping[str, str]) -> str:
         read = [contents[name] for name in stage.pipelined.values()]
+        nature = self._engine.natures.get(stage.name, Nature.FINE)
+        place = Place(self._day, stage.subtask, stage.parallelism)
         for each in stage.inputs:
             if each.state is not None and each.state.state.kind is StateKind.KEYED:
-                read.append(self._read_state(each, each.state))
+                read.append(self._read_state(each, each.state, nature))
+                place = place._replace(groups=self._kept[each.argument].groups)
             else:
                 read += [self._read(file) for part in each.partitions for file in part.files]
         if isinstance(stage.split, list | dict):
             read += (files := files_of(stage.split))
             self._made.splits[stage.name] = files
-        nature = self._engine.natures.get(stage.name, Nature.FINE)
         own = self._world.get(stage.name, 0) if stage.is_source else None
         self._made.own[stage.name] = self._attempt if nature is Nature.MOODY else own
         is_of_weir = stage.copy is not None and stage.copy.binding != ""
@@ -181,7 +214,9 @@ class _Computation(FakeEngine):
         if stage.function == "":
             (content,) = read
         else:
-            content = content_of(stage.name, stage.subtask, nature, self._made.own[stage.name], read, edit)
+            content = content_of(stage.name, place, nature, self._made.own[stage.name], read, edit)
+        if nature is Nature.WINDOWS:
+            self._changes[next(iter(self._kept))] = changes_of_windows(read, place.groups)
         self._note(stage, content)
         return content
 
@@ -218,7 +253,7 @@ class _Computation(FakeEngine):
         self._made.splits |= before.splits
         self._made.edits |= before.edits
 
-    def _read_state(self, read: InputToRead, state: StateToRead) -> str:
+    def _read_state(self, read: InputToRead, state: StateToRead, nature: Nature) -> str:
         """Return the content of an input, which is all visible rows, and keep them for the changes of the epoch."""
         groups = read.key_groups or (0, 0)
         seen = visible(self._rows_of(state.files), state.expired_until)
@@ -227,7 +262,7 @@ class _Computation(FakeEngine):
         if state.rows is not None and not state.rows.least <= len(seen) <= state.rows.most:
             raise WrongTallies(f"{read.argument} has {len(seen)} rows, and is said to have {state.rows}")
         self._kept[read.argument] = _Kept(seen, groups, state)
-        return content_of_rows(seen)
+        return content_of_rows(seen, is_open=nature is Nature.WINDOWS)
 
     def _unlike_record(self, restored: RestoredToCheck) -> Iterator[str]:
         """Find what is not as recorded, of keyed state by its rows."""
@@ -254,7 +289,9 @@ class _Computation(FakeEngine):
         read, day = kept.state, int(job.epoch[6:8])
         blindly = self._engine.upserts_blindly and not read.state.is_full and read.state.runs == BLIND_RUNS
         is_blind = blindly and read.digest is not None and bool(read.files)
-        changes = changes_of(contents[stage.name], None if is_blind else kept.rows, kept.groups, day)
+        changes = self._changes.get(stage.name)
+        if changes is None:
+            changes = changes_of(contents[stage.name], None if is_blind else kept.rows, kept.groups, day)
         rows = applied(kept.rows, changes)
         self._made.contents[stage.name] = packed(rows)
         tallies = tallies_of(rows, has_end=read.expired_until is not None)

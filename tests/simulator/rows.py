@@ -100,9 +100,12 @@ def is_bad(content: str) -> bool:
     return content.startswith(BAD)
 
 
-def content_of_rows(rows: Rows) -> str:
-    """Return the content of a state as an input of its stage; it does not show whether rows of the state are bad."""
-    return content_from(packed(rows))
+def content_of_rows(rows: Rows, *, is_open: bool = False) -> str:
+    """Return the content of a state as an input of its stage; it does not show whether rows of the state are bad.
+
+    One that `is_open` shows the rows to its stage.
+    """
+    return packed(rows) if is_open else content_from(packed(rows))
 
 
 def tallies_of(rows: Rows, *, has_end: bool) -> tuple[UpdateDigest, ...]:

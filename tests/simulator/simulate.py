@@ -38,6 +38,8 @@ from tests.simulator.dataflows import (
     with_retained,
 )
 from tests.simulator.derived import WHAT_IS_DUE_IS_DECIDED
+from tests.simulator.event_time.outcome import require_windows
+from tests.simulator.event_time.scenes import windowed_scene
 from tests.simulator.events import MOST_LOST, OLD, Event, Verb, events_to_text
 from tests.simulator.healing import heal
 from tests.simulator.observer import Broken, NeedsARestore
@@ -104,9 +106,13 @@ class Shares:
     """Somebody receives notifications."""
     listed: float = 0.15
     """Files of sources come, go, and are corrected. Drawn last: the schedules of other seeds are as before it was."""
+    windowed: float = 0.0
+    """Rows have times, and come late for windows: all other seeds are as before it was."""
 
 
 USUAL: Final = Shares()
+
+WINDOWED: Final = Shares(windowed=1.0)
 
 GOING: Final = 0.5
 """The share of scenes with files of sources in which these go on from epoch to epoch."""
@@ -137,7 +143,11 @@ def scene_and_events(seed: int, shares: Shares | None = USUAL) -> tuple[Scene, t
     if shares is None:
         draw.draw_mix()
         shares = _drawn_shares(draw)
-    if draw.random() < shares.stateful:
+    is_windowed = Random(f"windows {seed}").random() < shares.windowed
+    if is_windowed:
+        scene, events = with_retained(draw, windowed_scene(draw)), with_runs(draw, random_events(draw))
+        events = with_further_days(draw, events)
+    elif draw.random() < shares.stateful:
         scene, events = with_retained(draw, stateful_scene(draw)), with_runs(draw, random_events(draw))
     else:
         scene, events = random_scene(draw), random_events(draw)
@@ -163,7 +173,7 @@ def scene_and_events(seed: int, shares: Shares | None = USUAL) -> tuple[Scene, t
         events = with_forgotten_tries(draw, events)
     if draw.random() < shares.told:
         scene = told_scene(scene)
-    if draw.random() < (draw.random() ** 4 if is_drawn else shares.listed):
+    if draw.random() < (draw.random() ** 4 if is_drawn else shares.listed) and not is_windowed:
         scene, events = listed_scene(scene), with_files(draw, events)
         if draw.random() < GOING:
             scene, events = going_scene(scene), with_further_days(draw, events)
@@ -179,9 +189,9 @@ def scene_and_events(seed: int, shares: Shares | None = USUAL) -> tuple[Scene, t
 
 
 def _drawn_shares(draw: Drawing) -> Shares:
-    """Draw shares of a seed, without that of `listed`: all of them are small in some seeds, and large in others."""
+    """Draw shares of a seed, without the last two: all of them are small in some seeds, and large in others."""
     exponent = draw.choice([0.5, 1, 2, 4])
-    return Shares(*(draw.random() ** exponent for _ in fields(Shares)[:-1]))
+    return Shares(*(draw.random() ** exponent for _ in fields(Shares)[:-2]))
 
 
 def simulate(scene: Scene, events: Sequence[Event], *, heals: bool = True, derives: bool = False) -> Finding | None:
@@ -201,6 +211,7 @@ def simulate(scene: Scene, events: Sequence[Event], *, heals: bool = True, deriv
         number = None
         if heals:
             heal(world)
+            require_windows(world)
     except NeedsARestore:
         return None
     except Broken as broken:

@@ -6,15 +6,17 @@ Invariant: no state file is read; the state of an epoch is that of the one befor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tests.simulator.engine import Nature, content_of
+from tests.simulator.event_time.windows import Place, changes_of_windows
 from tests.simulator.history.epochs import Epochs, RunRegion
 from tests.simulator.history.history import History
 from tests.simulator.history.ledger_view import Partition
 from tests.simulator.listings import LISTED, SINCE
 from tests.simulator.rows import (
+    Changes,
     applied,
     changes_of,
     content_of_rows,
@@ -74,14 +76,20 @@ def contents_of(
         if stage.name in kept:
             found[stage.name] = kept[stage.name].after(found[next(iter(stage.exchanges.values())).stage])
             continue
-        read = [*_files(splits, where, stage), *_read(epochs, where, stage, found, kept, content)]
         nature, made_of = natures.get(stage.name, Nature.FINE), own(stage.name) if stage.function else None
+        place = Place(day_of(where[0]), where[1].subtask, stage.parallelism)
+        is_open = nature is Nature.WINDOWS
+        read = [*_files(splits, where, stage), *_read(epochs, where, stage, found, kept, content, is_open=is_open)]
         known = [each for each in read if each is not None]
         if made_of is UNKNOWN or len(known) < len(read):
             found[stage.name] = None
         elif stage.function:
             edit = edits.get(stage.name, 0)
-            found[stage.name] = content_of(stage.name, where[1].subtask, nature, made_of, known, edit)
+            if is_open:
+                (name,) = kept
+                place = place._replace(groups=kept[name].groups)
+                kept[name] = replace(kept[name], changes=changes_of_windows(known, place.groups))
+            found[stage.name] = content_of(stage.name, place, nature, made_of, known, edit)
         else:
             (found[stage.name],) = known
     return found
@@ -102,6 +110,8 @@ def _read(
     found: Mapping[str, str | None],
     kept: dict[str, _StateBefore],
     content: Content,
+    *,
+    is_open: bool,
 ) -> Iterable[str | None]:
     run, region = where
     topology = epochs.topology_of(run)
@@ -118,7 +128,7 @@ def _read(
         contents = [content(each) for each in partitions]
         if one.argument in states:
             kept[one.argument] = state = _kept(states[one.argument], one, contents, day_of(run))
-            yield None if state.rows is None else content_of_rows(state.rows)
+            yield None if state.rows is None else content_of_rows(state.rows, is_open=is_open)
         else:
             yield from contents
 
@@ -130,12 +140,17 @@ class _StateBefore:
     rows: dict[int, str] | None
     groups: tuple[int, int]
     day: int
+    changes: Changes | None = None
+    """Given for windows; else they follow from the content."""
 
     def after(self, content: str | None) -> str | None:
         """Return all rows as text, after the stage that updates them has given `content`."""
         if content is None or self.rows is None:
             return None
-        return packed(applied(self.rows, changes_of(content, self.rows, self.groups, self.day)))
+        changes = self.changes
+        if changes is None:
+            changes = changes_of(content, self.rows, self.groups, self.day)
+        return packed(applied(self.rows, changes))
 
 
 def _kept(state: State, read: InputPartitions, contents: list[str | None], day: int) -> _StateBefore:

@@ -1,0 +1,140 @@
+"""What windows have published over all epochs, compared with what all rows give at once: no state, no epoch of it.
+
+Invariants of windows: a window fires on time at most once, none is left out, and what is in the side output was late.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tests.simulator.engine import Nature
+from tests.simulator.event_time.windows import (
+    DELAY,
+    Cell,
+    Fired,
+    Row,
+    end_of,
+    fired_in,
+    is_given_up,
+    rows_in,
+    summed,
+)
+from tests.simulator.healing import expected_contents
+from tests.simulator.history.ledger_view import Partition
+from tests.simulator.observer import require
+from tests.simulator.world import World
+
+from weir.ledger.runs import dataflow_of, epoch_of_run
+from weir.store.catalogue import published
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """An epoch: the rows that its source has, and what was published of it."""
+
+    run: str
+    rows: Sequence[Row]
+    fired: Mapping[Cell, Fired]
+    late: Sequence[Row]
+
+
+def require_windows(world: World) -> None:
+    """Check what is published of a scene over event time. Raises Broken."""
+    if not world.scene.is_windowed:
+        return
+    expected = expected_contents(world)
+    for run in _last_runs(world):
+        chain = list(_chain(world, run, expected))
+        require("a_window_fires_on_time_once", _fired_twice(chain))
+        require("no_window_is_left_out", _left_out(chain))
+        require("what_is_in_the_side_output_was_late", _not_late(chain))
+        require("windows_are_those_of_all_rows", _unlike_all_rows(chain))
+
+
+def _fired_twice(chain: Sequence[Epoch]) -> Iterator[str]:
+    times = Counter(cell for each in chain for cell, fired in each.fired.items() if not fired.is_late)
+    yield from (
+        f"{cell} has fired on time {count} times by {chain[-1].run}" for cell, count in times.items() if count > 1
+    )
+
+
+def _left_out(chain: Sequence[Epoch]) -> Iterator[str]:
+    """Each row is in a window that has fired, or of one that is not over, or in the side output of its own epoch."""
+    watermarks = _watermarks(chain)
+    for number, epoch in enumerate(chain):
+        fired = {cell for each in chain[number:] for cell in each.fired}
+        late = Counter(epoch.late)
+        for row in epoch.rows:
+            if late[row]:
+                late[row] -= 1
+            elif row.cell not in fired and end_of(row.cell) <= watermarks[-1]:
+                yield f"{row} of {epoch.run} is in no window that has fired by {watermarks[-1]}"
+
+
+def _not_late(chain: Sequence[Epoch]) -> Iterator[str]:
+    for before, epoch in zip([None, *_watermarks(chain)], chain, strict=False):
+        yield from (
+            f"{row} of {epoch.run} was late at {before}" for row in epoch.late if not is_given_up(row.cell, before)
+        )
+
+
+def _unlike_all_rows(chain: Sequence[Epoch]) -> Iterator[str]:
+    """What an epoch fires is the sum of all rows so far that were not late."""
+    counted: list[Row] = []
+    for epoch, before, now in zip(chain, [None, *_watermarks(chain)], _watermarks(chain), strict=False):
+        late = [row for row in epoch.rows if is_given_up(row.cell, before)]
+        new = [row for row in epoch.rows if not is_given_up(row.cell, before)]
+        counted += new
+        cells = {row.cell for row in new} | {cell for cell in summed(counted) if end_of(cell) > (before or 0)}
+        wanted = {
+            cell: Fired(summed(counted)[cell], is_late=before is not None and end_of(cell) <= before)
+            for cell in cells
+            if end_of(cell) <= now
+        }
+        if (wanted, late) != (epoch.fired, epoch.late):
+            yield f"{epoch.run} has published {epoch.fired} and {epoch.late}; all rows give {wanted} and {late}"
+
+
+def _watermarks(chain: Sequence[Epoch]) -> list[int]:
+    found: list[int] = []
+    for each in chain:
+        found.append(max([0, *(row.hour - DELAY for row in each.rows), *found]))
+    return found
+
+
+# What there is
+
+
+def _last_runs(world: World) -> list[str]:
+    """Return the runs that no other one follows."""
+    runs = sorted(world.history.ledger.runs())
+    return sorted({*runs} - {world.history.epochs.previous_of(run) for run in runs})
+
+
+def _chain(world: World, last: str, expected: Mapping[Partition, str | None]) -> Iterator[Epoch]:
+    """Yield the epochs up to a run, as far as all were computed: one that was restored or deleted ends it."""
+    runs: list[str] = []
+    at: str | None = last
+    while at is not None:
+        runs.insert(0, at)
+        at = world.history.epochs.previous_of(at)
+    ledger = world.history.ledger
+    restored = {each.run for each, result in ledger.current.items() if ledger.attempts[result.attempt].is_restored}
+    for run in runs:
+        if run in restored or ledger.runs()[run].run_id in {*world.history.deleted, *world.airflow.queued}:
+            return
+        (source,) = world.scene.sources
+        parts = {each: content for each, content in expected.items() if (each.run, each.id.stage) == (run, source)}
+        layout = min(each.id.layout for each in parts)
+        rows = rows_in(content or "" for each, content in parts.items() if each.id.layout == layout)
+        fired = {cell: each for part in _published(world, run, Nature.WINDOWS) for cell, each in fired_in(part).items()}
+        yield Epoch(run, rows, fired, rows_in(_published(world, run, Nature.LATE)))
+
+
+def _published(world: World, run: str, nature: Nature) -> Iterator[str]:
+    (stage,) = (name for name, each in world.scene.natures.items() if each is nature)
+    pointer = published(world.store, dataflow_of(run), f"set_{stage}", epoch_of_run(run))
+    for part in () if pointer is None else pointer.partitions:
+        yield world.files.data[f"{part.folder}/part-0.bin"][:64].decode()
