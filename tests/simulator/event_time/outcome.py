@@ -22,7 +22,6 @@ from tests.simulator.event_time.windows import (
     summed,
 )
 from tests.simulator.healing import expected_contents
-from tests.simulator.history.ledger_view import Partition
 from tests.simulator.observer import require
 from tests.simulator.world import World
 
@@ -44,13 +43,11 @@ def require_windows(world: World) -> None:
     """Check what is published of a scene over event time. Raises Broken."""
     if not world.scene.is_windowed:
         return
-    expected = expected_contents(world)
-    for run in _last_runs(world):
-        chain = list(_chain(world, run, expected))
-        require("a_window_fires_on_time_once", _fired_twice(chain))
-        require("no_window_is_left_out", _left_out(chain))
-        require("what_is_in_the_side_output_was_late", _not_late(chain))
-        require("windows_are_those_of_all_rows", _unlike_all_rows(chain))
+    chain = list(_epochs(world))
+    require("a_window_fires_on_time_once", _fired_twice(chain))
+    require("no_window_is_left_out", _left_out(chain))
+    require("what_is_in_the_side_output_was_late", _not_late(chain))
+    require("windows_are_those_of_all_rows", _unlike_all_rows(chain))
 
 
 def _fired_twice(chain: Sequence[Epoch]) -> Iterator[str]:
@@ -107,30 +104,22 @@ def _watermarks(chain: Sequence[Epoch]) -> list[int]:
 # What there is
 
 
-def _last_runs(world: World) -> list[str]:
-    """Return the runs that no other one follows."""
-    runs = sorted(world.history.ledger.runs())
-    return sorted({*runs} - {world.history.epochs.previous_of(run) for run in runs})
-
-
-def _chain(world: World, last: str, expected: Mapping[Partition, str | None]) -> Iterator[Epoch]:
-    """Yield the epochs up to a run, as far as all were computed: one that was restored or deleted ends it."""
-    runs: list[str] = []
-    at: str | None = last
-    while at is not None:
-        runs.insert(0, at)
-        at = world.history.epochs.previous_of(at)
-    ledger = world.history.ledger
+def _epochs(world: World) -> Iterator[Epoch]:
+    """Yield the epochs of a dataflow in their order, up to one that was not computed, but restored or deleted."""
+    ledger, expected = world.history.ledger, expected_contents(world)
     restored = {each.run for each, result in ledger.current.items() if ledger.attempts[result.attempt].is_restored}
+    runs = [row for run, row in sorted(ledger.runs().items()) if dataflow_of(run) == world.scene.flow.name]
     for run in runs:
-        if run in restored or ledger.runs()[run].run_id in {*world.history.deleted, *world.airflow.queued}:
+        if run.id in restored or run.run_id in world.history.deleted or run.closed_at is None:
             return
         (source,) = world.scene.sources
-        parts = {each: content for each, content in expected.items() if (each.run, each.id.stage) == (run, source)}
+        parts = {each: content for each, content in expected.items() if (each.run, each.id.stage) == (run.id, source)}
         layout = min(each.id.layout for each in parts)
         rows = rows_in(content or "" for each, content in parts.items() if each.id.layout == layout)
-        fired = {cell: each for part in _published(world, run, Nature.WINDOWS) for cell, each in fired_in(part).items()}
-        yield Epoch(run, rows, fired, rows_in(_published(world, run, Nature.LATE)))
+        fired = {
+            cell: each for part in _published(world, run.id, Nature.WINDOWS) for cell, each in fired_in(part).items()
+        }
+        yield Epoch(run.id, rows, fired, rows_in(_published(world, run.id, Nature.LATE)))
 
 
 def _published(world: World, run: str, nature: Nature) -> Iterator[str]:
