@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tests.simulator.engine import Nature
 from tests.simulator.event_time.windows import (
@@ -44,20 +45,19 @@ def require_windows(world: World) -> None:
     if not world.scene.is_windowed:
         return
     chain = list(_epochs(world))
-    require("a_window_fires_on_time_once", _fired_twice(chain))
-    require("no_window_is_left_out", _left_out(chain))
-    require("what_is_in_the_side_output_was_late", _not_late(chain))
-    require("windows_are_those_of_all_rows", _unlike_all_rows(chain))
+    for invariant in OF_WINDOWS:
+        require(invariant.__name__, invariant(chain))
 
 
-def _fired_twice(chain: Sequence[Epoch]) -> Iterator[str]:
+def a_window_fires_on_time_once(chain: Sequence[Epoch]) -> Iterator[str]:
+    """No epoch fires again what another one has fired at the watermark."""
     times = Counter(cell for each in chain for cell, fired in each.fired.items() if not fired.is_late)
     yield from (
         f"{cell} has fired on time {count} times by {chain[-1].run}" for cell, count in times.items() if count > 1
     )
 
 
-def _left_out(chain: Sequence[Epoch]) -> Iterator[str]:
+def no_window_is_left_out(chain: Sequence[Epoch]) -> Iterator[str]:
     """Each row is in a window that has fired, or of one that is not over, or in the side output of its own epoch."""
     watermarks = _watermarks(chain)
     for number, epoch in enumerate(chain):
@@ -70,14 +70,15 @@ def _left_out(chain: Sequence[Epoch]) -> Iterator[str]:
                 yield f"{row} of {epoch.run} is in no window that has fired by {watermarks[-1]}"
 
 
-def _not_late(chain: Sequence[Epoch]) -> Iterator[str]:
+def what_is_in_the_side_output_was_late(chain: Sequence[Epoch]) -> Iterator[str]:
+    """Its window had been given up at the watermark with which the epoch before has ended."""
     for before, epoch in zip([None, *_watermarks(chain)], chain, strict=False):
         yield from (
             f"{row} of {epoch.run} was late at {before}" for row in epoch.late if not is_given_up(row.cell, before)
         )
 
 
-def _unlike_all_rows(chain: Sequence[Epoch]) -> Iterator[str]:
+def windows_are_those_of_all_rows(chain: Sequence[Epoch]) -> Iterator[str]:
     """What an epoch fires is the sum of all rows so far that were not late."""
     counted: list[Row] = []
     for epoch, before, now in zip(chain, [None, *_watermarks(chain)], _watermarks(chain), strict=False):
@@ -92,6 +93,15 @@ def _unlike_all_rows(chain: Sequence[Epoch]) -> Iterator[str]:
         }
         if (wanted, late) != (epoch.fired, epoch.late):
             yield f"{epoch.run} has published {epoch.fired} and {epoch.late}; all rows give {wanted} and {late}"
+
+
+OF_WINDOWS: Final = (
+    a_window_fires_on_time_once,
+    no_window_is_left_out,
+    what_is_in_the_side_output_was_late,
+    windows_are_those_of_all_rows,
+)
+"""The invariants of what the epochs of a dataflow have published, in their order."""
 
 
 def _watermarks(chain: Sequence[Epoch]) -> list[int]:
