@@ -1,6 +1,7 @@
 """The simulator's twin of windows, without faults: what it gives, and what is found of results like its own."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from tests.simulator.dataflows import scene_from_text
@@ -13,6 +14,8 @@ from tests.simulator.event_time.outcome import (
     windows_are_those_of_all_rows,
 )
 from tests.simulator.event_time.windows import (
+    EVERY_ROW,
+    NO_QUERY,
     Fired,
     Place,
     changes_of_windows,
@@ -20,8 +23,11 @@ from tests.simulator.event_time.windows import (
     events,
     fired_in,
     late,
+    line_in,
     marks,
+    queries,
     rows_in,
+    standing,
     windowed,
 )
 from tests.simulator.events import events_from_text, events_to_text
@@ -33,9 +39,9 @@ from weir.topology.key_groups import key_group_range
 DAYS = 5
 
 
-def epochs_of(source, parallelism=1):
-    """The epochs of a source whose rows and windows are divided among so many subtasks."""
-    state, before, found = {}, [], []
+def epochs_of(source, parallelism=1, asks=None):
+    """The epochs of a source whose rows and windows are divided among so many subtasks; `asks` changes the query."""
+    state, before, found, query = {}, [], [], NO_QUERY
     for day in range(1, DAYS + 1):
         places = [
             Place(day, subtask, parallelism, key_group_range(128, parallelism, subtask))
@@ -43,14 +49,19 @@ def epochs_of(source, parallelism=1):
         ]
         parts = [content_of(events, source, [], place) for place in places]
         mark = content_of(marks, "marks", [*parts, *before], places[0])
+        asked = []
+        if asks:
+            line = content_of(queries, asks, [], places[0])
+            asked = [content_of(standing, "standing", [line, *before], places[0])]
+            query = query.after(line_in([line]), day)
         fired, changes = {}, {}
         for place in places:
-            read = [*parts, mark, packed(within(state, place.groups))]
+            read = [*parts, mark, *asked, packed(within(state, place.groups))]
             fired |= fired_in(content_of(windowed, "windows", read, place))
-            changes |= changes_of_windows(read, place.groups)
+            changes |= changes_of_windows(read, place)
         side = content_of(late, "late", [*parts, mark], places[0])
-        found.append(Epoch(f"day {day}", rows_in(parts), fired, rows_in([side])))
-        state, before = applied(state, changes), [mark]
+        found.append(Epoch(f"day {day}", rows_in(parts), fired, rows_in([side]), query if asks else EVERY_ROW))
+        state, before = applied(state, changes), [mark, *asked]
     return found
 
 
@@ -67,6 +78,21 @@ def test_windows_from_epoch_to_epoch_are_those_of_all_rows_at_once_however_they_
     alone = epochs_of(f"e{number}")
     assert broken(alone) == []
     assert epochs_of(f"e{number}", 2) == epochs_of(f"e{number}", 3) == alone
+
+
+@pytest.mark.parametrize("number", range(40))
+def test_a_query_that_comes_changes_and_goes_is_answered_by_the_rows_since_it_is_as_it_is(number):
+    alone = epochs_of(f"e{number}", asks=f"q{number}")
+    assert broken(alone) == []
+    assert epochs_of(f"e{number}", 3, f"q{number}") == alone
+
+
+def test_queries_come_change_stay_and_go():
+    found = [[each.query for each in epochs_of("e1", asks=f"q{number}")] for number in range(20)]
+    changes = [(one, other) for each in found for one, other in pairwise(each)]
+    assert sum(one == other for one, other in changes) > 20
+    assert sum(other.left_out is None for one, other in changes if one != other) > 5
+    assert sum(None not in (one.left_out, other.left_out) for one, other in changes if one != other) > 15
 
 
 def test_rows_come_in_time_late_for_what_has_fired_and_too_late_for_any_window():

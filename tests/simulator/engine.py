@@ -19,6 +19,8 @@ from tests.simulator.event_time.windows import (
     events,
     late,
     marks,
+    queries,
+    standing,
     windowed,
 )
 from tests.simulator.listings import files_of
@@ -94,9 +96,20 @@ class Nature(Enum):
     """It aggregates them by windows."""
     LATE = "late"
     """It gives those that come too late for any window."""
+    QUERIES = "queries"
+    """It is a source of lines that change which rows are aggregated."""
+    STANDING = "standing"
+    """It keeps what these lines come to."""
 
 
-OF_EVENT_TIME: Final = {Nature.EVENTS: events, Nature.MARKS: marks, Nature.WINDOWS: windowed, Nature.LATE: late}
+OF_EVENT_TIME: Final = {
+    Nature.EVENTS: events,
+    Nature.MARKS: marks,
+    Nature.WINDOWS: windowed,
+    Nature.LATE: late,
+    Nature.QUERIES: queries,
+    Nature.STANDING: standing,
+}
 """What stages over event time give."""
 
 
@@ -216,7 +229,7 @@ class _Computation(FakeEngine):
         else:
             content = content_of(stage.name, place, nature, self._made.own[stage.name], read, edit)
         if nature is Nature.WINDOWS:
-            self._changes[next(iter(self._kept))] = changes_of_windows(read, place.groups)
+            self._changes[next(iter(self._kept))] = changes_of_windows(read, place)
         self._note(stage, content)
         return content
 

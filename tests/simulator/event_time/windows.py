@@ -1,4 +1,4 @@
-"""Rows with a time, a watermark and windows of a day: a small twin of `weir_spark.windows`, by key and in one pass.
+"""Rows with a time, a watermark and windows of a day: a small twin of `weir_spark.windows`, and of a standing query.
 
 Invariant: what a stage gives follows from what it has read and from the day; the rows that it gives can be read from
 its content, after the digits of the digest.
@@ -25,7 +25,7 @@ MOST_ROWS: Final = 12
 """As many as a content can hold."""
 
 _DIGEST, _BODY = 15, 49
-_OF_ROWS, _OF_MARKS, _NONE = "e", "d", 0xFF
+_OF_ROWS, _OF_MARKS, _OF_LINE, _OF_QUERY, _NONE = "e", "d", "c", "b", 0xFF
 _TIMED_KEYS: Final = KEYS[::2]
 _MODULUS: Final = 7
 
@@ -60,6 +60,30 @@ class Marks(NamedTuple):
 
     before: int | None
     now: int | None
+
+
+class Query(NamedTuple):
+    """The rows that windows aggregate: those whose number modulo 3 is not this; since which day; none of it if None."""
+
+    left_out: int | None
+    since: int
+
+    def takes(self, row: Row) -> bool:
+        """Report whether a row is aggregated."""
+        return self.left_out is not None and row.number % 3 != self.left_out
+
+    def after(self, line: int, day: int) -> Query:
+        """Return the query after a line of a day, which gives it, changes or removes it, or says what is known."""
+        wanted = {NO_LINE: self.left_out, REMOVES: None}.get(line, line)
+        return self if wanted == self.left_out else Query(wanted, day)
+
+
+NO_QUERY: Final = Query(None, 0)
+EVERY_ROW: Final = Query(3, 0)
+"""What dataflows without queries aggregate."""
+
+NO_LINE, REMOVES = 4, 5
+"""What a line says besides the rows to leave out."""
 
 
 class Fired(NamedTuple):
@@ -124,11 +148,25 @@ def late(stage: str, own: object, read: Sequence[str], place: Place) -> str:
     return _written([row for row in rows_in(read) if is_given_up(row.cell, before)])
 
 
+def queries(stage: str, own: object, read: Sequence[str], place: Place) -> str:
+    """Give the line of a day about the query; a correction may change it."""
+    del read
+    return f"{_OF_LINE}{Random(f'{stage} {place.day} {own}').choice([0, 1, 2, 0, 1, NO_LINE, NO_LINE, REMOVES])}"
+
+
+def standing(stage: str, own: object, read: Sequence[str], place: Place) -> str:
+    """Give the query as it stands."""
+    del stage, own
+    known = next((_query(each) for each in read if each[_DIGEST] == _OF_QUERY), NO_QUERY)
+    left_out, since = known.after(line_in(read), place.day)
+    return f"{_OF_QUERY}{_NONE if left_out is None else left_out:02x}{since:x}"
+
+
 def windowed(stage: str, own: object, read: Sequence[str], place: Place) -> str:
     """Give what fires."""
     del stage, own
     before, now = _marks_in(read)
-    old, new = _open_in(read), _accepted(read, place.groups)
+    old, new = _open_in(read, place.day), _accepted(read, place.groups)
     fired = {}
     for cell, total in _merged(old, new).items():
         is_over, was_over = (mark is not None and end_of(cell) <= mark for mark in (now, before))
@@ -138,12 +176,12 @@ def windowed(stage: str, own: object, read: Sequence[str], place: Place) -> str:
     return "".join("0" if each is None else f"{each.sum + 1 + each.is_late * _MODULUS:x}" for each in digits)
 
 
-def changes_of_windows(read: Sequence[str], groups: tuple[int, int]) -> Changes:
+def changes_of_windows(read: Sequence[str], place: Place) -> Changes:
     """Return the changes of the open windows of a stage that reads these contents."""
     rows, now = _state_in(read), _marks_in(read).now
     left = {
         cell: total
-        for cell, total in _merged(_open_in(read), _accepted(read, groups)).items()
+        for cell, total in _merged(_open_in(read, place.day), _accepted(read, place.groups)).items()
         if not is_given_up(cell, now)
     }
     after = open_rows(left)
@@ -158,8 +196,8 @@ def open_rows(cells: Mapping[Cell, int]) -> dict[int, str]:
 
 
 def _accepted(read: Sequence[str], groups: tuple[int, int]) -> dict[Cell, int]:
-    before = _marks_in(read).before
-    mine = [row for row in rows_in(read) if groups[0] <= row.key <= groups[1]]
+    before, query = _marks_in(read).before, _query_in(read)
+    mine = [row for row in rows_in(read) if groups[0] <= row.key <= groups[1] and query.takes(row)]
     return summed(row for row in mine if not is_given_up(row.cell, before))
 
 
@@ -214,12 +252,30 @@ def _marks_in(contents: Iterable[str]) -> Marks:
     return Marks(None, None)
 
 
+def line_in(contents: Iterable[str]) -> int:
+    """Return what the line of a day says."""
+    return next((int(each[_DIGEST + 1]) for each in contents if each[_DIGEST] == _OF_LINE), NO_LINE)
+
+
+def _query_in(contents: Iterable[str]) -> Query:
+    return next((_query(each) for each in contents if each[_DIGEST] == _OF_QUERY), EVERY_ROW)
+
+
+def _query(content: str) -> Query:
+    left_out = int(content[_DIGEST + 1 : _DIGEST + 3], 16)
+    return Query(None if left_out == _NONE else left_out, int(content[_DIGEST + 3], 16))
+
+
 def _state_in(contents: Iterable[str]) -> dict[int, str]:
     """Return the rows of state: their digits are none of those that other contents have there."""
-    return next((unpacked(each) for each in contents if each[_DIGEST] not in (_OF_ROWS, _OF_MARKS)), {})
+    tags = (_OF_ROWS, _OF_MARKS, _OF_LINE, _OF_QUERY)
+    return next((unpacked(each) for each in contents if each[_DIGEST] not in tags), {})
 
 
-def _open_in(contents: Iterable[str]) -> dict[Cell, int]:
+def _open_in(contents: Sequence[str], day: int) -> dict[Cell, int]:
+    """Return the open windows of the query as it stands: those of one that has changed are gone."""
+    if _query_in(contents).since == day:
+        return {}
     return {
         (key, window): int(digit) - 1
         for key, row in _state_in(contents).items()

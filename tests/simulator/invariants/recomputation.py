@@ -88,7 +88,7 @@ def contents_of(
             if is_open:
                 (name,) = kept
                 place = place._replace(groups=kept[name].groups)
-                kept[name] = replace(kept[name], changes=changes_of_windows(known, place.groups))
+                kept[name] = replace(kept[name], changes=changes_of_windows(known, place))
             found[stage.name] = content_of(stage.name, place, nature, made_of, known, edit)
         else:
             (found[stage.name],) = known
