@@ -21,6 +21,7 @@ from tests.simulator.simulate import (
     CRASHED,
     DRAWN,
     USUAL,
+    WINDOWED,
     Shares,
     report_of,
     scene_and_events,
@@ -34,7 +35,7 @@ from weir.errors import LedgerBehind, Retryable
 from weir.ledger.database.tables import DataflowRow, PendingClearRow
 from weir.ledger.leases import clock
 
-SEEDS, DRAWN_SEEDS = 20, 4
+SEEDS, DRAWN_SEEDS, WINDOWED_SEEDS = 20, 4, 6
 """As many as one core does in half a minute. They are the same each time; thousands of others are a soak."""
 
 DERIVED_SEEDS = 5
@@ -44,7 +45,11 @@ SEEDS_AT_ONCE = 30
 SEEDS_OF_A_SOAK = 5000
 
 
-@pytest.mark.parametrize(("shares", "seeds"), [(USUAL, SEEDS), (DRAWN, DRAWN_SEEDS)], ids=["usual", "drawn"])
+@pytest.mark.parametrize(
+    ("shares", "seeds"),
+    [(USUAL, SEEDS), (DRAWN, DRAWN_SEEDS), (WINDOWED, WINDOWED_SEEDS)],
+    ids=["usual", "drawn", "windowed"],
+)
 def test_the_invariants_hold_under_random_faults(shares, seeds):
     swept = sweep(range(seeds), most=1, shares=shares)
     reports = [report_of(found.seed, found.finding, shares=shares) for found in swept.findings]
@@ -75,14 +80,17 @@ def test_a_clear_that_is_due_and_not_decided_is_seen():
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-def test_the_invariants_hold_under_seeds_that_no_run_had_before(capsys):
+@pytest.mark.parametrize(
+    ("shares", "count"), [(DRAWN, SEEDS_OF_A_SOAK), (WINDOWED, SEEDS_OF_A_SOAK // 5)], ids=["drawn", "windowed"]
+)
+def test_the_invariants_hold_under_seeds_that_no_run_had_before(shares, count, capsys):
     first = int(time.time()) * SEEDS_OF_A_SOAK
-    for seed in range(first, first + SEEDS_OF_A_SOAK, SEEDS_AT_ONCE):
-        seeds = range(seed, min(seed + SEEDS_AT_ONCE, first + SEEDS_OF_A_SOAK))
+    for seed in range(first, first + count, SEEDS_AT_ONCE):
+        seeds = range(seed, min(seed + SEEDS_AT_ONCE, first + count))
         with capsys.disabled():
-            print(f"seeds {seeds.start} to {seeds.stop - 1}, which draw their shares", flush=True)
-        swept = sweep(seeds, most=1, shares=DRAWN)
-        reports = [report_of(found.seed, found.finding, shares=DRAWN) for found in swept.findings]
+            print(f"seeds {seeds.start} to {seeds.stop - 1}", flush=True)
+        swept = sweep(seeds, most=1, shares=shares)
+        reports = [report_of(found.seed, found.finding, shares=shares) for found in swept.findings]
         assert swept.findings == (), "\n".join(reports)
 
 

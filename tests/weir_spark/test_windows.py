@@ -11,6 +11,8 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from tests.builders.state_chain import StateChain
 from tests.messages.kinds import of_kind
+from tests.simulation.event_time import epochs_of
+from tests.simulator.event_time.windows import DELAY, HOURS_OF_A_WINDOW, LATENESS, Fired, Row
 
 from weir.dataflow.state import keyed_state, list_state
 from weir.errors import Misconfigured
@@ -224,6 +226,22 @@ def test_windows_fire_as_plain_python_says(spark, store, case):
 @pytest.mark.parametrize("case", MORE)
 def test_windows_fire_as_plain_python_says_for_days(spark, store, case, seed):
     compare(spark, store, case, random.Random(seed), 30)
+
+
+def test_the_simulators_twin_of_windows_gives_what_spark_gives(spark, store):
+    how = {"delay": f"{DELAY} hours", "lateness": f"{LATENESS} hours"}
+    pipeline = Pipeline(spark, store, window("at", f"{HOURS_OF_A_WINDOW} hours"), SUMS, OF_SUMS, **how)
+    for epoch in epochs_of("e2")[:4]:
+        rows = [(str(key), FIRST + timedelta(hours=hour), "s", number) for key, hour, number in epoch.rows]
+        fired, late, _ = pipeline.epoch(rows)
+        assert epoch.fired == {
+            (int(row["zone"]), (utc(row["window"]["start"]) - FIRST).days): Fired(
+                row["fare"] % 7, row["firing"] == "late"
+            )
+            for row in fired
+        }
+        hours = [(row["zone"], (utc(row["at"]) - FIRST) // timedelta(hours=1), row["fare"]) for row in late]
+        assert epoch.late == sorted(Row(int(zone), hour, fare) for zone, hour, fare in hours)
 
 
 def compare(spark, store, case, chance, hours):

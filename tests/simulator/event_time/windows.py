@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from tests.simulator.rows import DELETED, KEYS, Changes, content_from, is_bad, unpacked
 
-HOURS: Final = 24
-"""Of a window; window 0 is the day before the first epoch."""
+HOURS_OF_A_WINDOW: Final = 24
+"""A day; window 0 is the one before the first epoch."""
 
 WINDOWS: Final = 7
 DELAY: Final = 6
@@ -43,7 +43,7 @@ class Row(NamedTuple):
     @property
     def cell(self) -> Cell:
         """Return the window that it belongs to."""
-        return self.key, self.hour // HOURS
+        return self.key, self.hour // HOURS_OF_A_WINDOW
 
 
 class Place(NamedTuple):
@@ -95,7 +95,7 @@ class Fired(NamedTuple):
 
 def end_of(cell: Cell) -> int:
     """Return the hour at which a window ends."""
-    return (cell[1] + 1) * HOURS
+    return (cell[1] + 1) * HOURS_OF_A_WINDOW
 
 
 def is_given_up(cell: Cell, watermark: int | None) -> bool:
@@ -121,12 +121,14 @@ def events(stage: str, own: object, read: Sequence[str], place: Place) -> str:
 
 @cache
 def _rows_of_day(source: str, own: object, day: int) -> list[Row]:
-    found, hours = [], Random(f"{source} {day}").choice([6, 14, HOURS])
+    found, hours = [], Random(f"{source} {day}").choice([6, 14, HOURS_OF_A_WINDOW])
     for number in range(MOST_ROWS):
         is_other = own and Random(f"{own} {number}").random() < 0.3
         draw = Random(f"{source} {day} {number} {own if is_other else 0}")
         days_late = draw.choice([0, 0, 0, 1, 1, 2, 3])
-        hour = max(day - days_late, 0) * HOURS + draw.randrange(hours if not days_late else HOURS)
+        hour = max(day - days_late, 0) * HOURS_OF_A_WINDOW + draw.randrange(
+            hours if not days_late else HOURS_OF_A_WINDOW
+        )
         found.append(Row(draw.choice(_TIMED_KEYS), hour, draw.randrange(_MODULUS)))
     return found
 
