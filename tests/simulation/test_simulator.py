@@ -35,7 +35,7 @@ from weir.errors import LedgerBehind, Retryable
 from weir.ledger.database.tables import DataflowRow, PendingClearRow
 from weir.ledger.leases import clock
 
-SEEDS, DRAWN_SEEDS, WINDOWED_SEEDS = 20, 4, 6
+SEEDS, DRAWN_SEEDS, WINDOWED_SEEDS = 20, 4, 4
 """As many as one core does in half a minute. They are the same each time; thousands of others are a soak."""
 
 DERIVED_SEEDS = 5
