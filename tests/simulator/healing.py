@@ -26,6 +26,7 @@ from tests.simulator.invariants.recomputation import UNKNOWN, contents_of, day_o
 from tests.simulator.invariants.snapshots import unfinished
 from tests.simulator.invariants.sources import copied_by
 from tests.simulator.observer import Broken, NeedsARestore, require
+from tests.simulator.on_call import FULL_TOO_LONG
 from tests.simulator.process import NO_FAULT
 from tests.simulator.receiver import not_told
 from tests.simulator.store import Condition
@@ -291,9 +292,7 @@ def _run_until_well(world: World) -> None:
 
 def _do_as_is_said(world: World, stuck: list[FakeTask]) -> list[FakeTask]:
     """Do what the errors of the tasks say, and return the tasks to clear then: these, and what may have misled them."""
-    said = [
-        _last_note(task) for task in stuck
-    ]  # read before anything is done: a plan that clears a task is its last note
+    said = [*map(_last_note, stuck)]  # read before anything is done: a plan that clears a task is its last note
     if any(IMPOSSIBLE in each for each in said):
         tries = {task.key: task.try_number for task in stuck}
         _restore_what_helps(world, stuck)
@@ -497,6 +496,7 @@ def _unneeded(world: World, stuck: list[FakeTask]) -> Iterator[str]:
         by_hand = (NOT_CLOSED,) if is_by_hand else ()
         needs = (
             HELD_BACK,
+            FULL_TOO_LONG,
             *((FOLLOWS,) if any(FOLLOWS not in _last_note(other) for other in stuck) else ()),
             *by_marks,
             *by_hand,

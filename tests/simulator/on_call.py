@@ -8,13 +8,16 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tests.simulator.history.history import History
 
 from weir.coordination.values import TaskKey
 from weir.ledger.runs import epoch_of, run_key
 from weir.testing.fakes.dag import FakeTask, interval_of
+
+FULL_TOO_LONG: Final = "times environment since"
+"""The error of a task that has found the disk full at more tries than it may (`maximum_environment_failures`)."""
 
 
 class _Recorded(NamedTuple):
