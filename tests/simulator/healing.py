@@ -254,10 +254,10 @@ def _newest_try(world: World, task: FakeTask) -> Attempt | None:
 
 
 def _lift_seals(world: World) -> bool:
-    """Have each day computed that is sealed, as a person does once its cause is mended; report whether one is."""
+    """Have each day computed that is sealed and not queued, as a person does once its cause is mended; report it."""
     sealed = [row.run_id for row in world.history.ledger.runs().values() if row.sealed_at is not None]
-    there = [run_id for run_id in sealed if any(key.run_id == run_id for key in world.airflow.tasks)]
-    for run_id in there:
+    there = {*sealed} & {key.run_id for key in world.airflow.tasks} - world.airflow.queued
+    for run_id in sorted(there):
         world.airflow.clear_run_by_hand(run_id)
     return bool(there)
 

@@ -127,12 +127,12 @@ def _watermarks(chain: Sequence[Epoch]) -> list[int]:
 
 
 def _epochs(world: World) -> Iterator[Epoch]:
-    """Yield the epochs of a dataflow in their order, up to one that was not computed, but restored or deleted."""
+    """Yield the epochs of a dataflow that are not sealed, up to one that was not computed, but restored or deleted."""
     ledger, expected = world.history.ledger, expected_contents(world)
     restored = {each.run for each, result in ledger.current.items() if ledger.attempts[result.attempt].is_restored}
     runs = [row for run, row in sorted(ledger.runs().items()) if dataflow_of(run) == world.scene.flow.name]
     query = NO_QUERY
-    for run in runs:
+    for run in (each for each in runs if each.sealed_at is None):
         if run.id in restored or run.run_id in world.history.deleted or run.closed_at is None:
             return
         rows, lines = (_given(world, expected, run.id, each) for each in (Nature.EVENTS, Nature.QUERIES))
