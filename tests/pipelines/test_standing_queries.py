@@ -62,6 +62,12 @@ def some_flights(seed, day, count):
     )
 
 
+def more_flights(seed, day, count):
+    """Flights that are added to a day that is computed again: its watermark is another, as some are of the next day."""
+    found = some_flights(seed, day, count)
+    return found.assign(time_hour=found["time_hour"] + pd.Timedelta("5h"))
+
+
 class Running:
     """The dataflow as it is declared, over files of flights and of queries."""
 
@@ -259,7 +265,7 @@ def test_queries_come_and_go_and_a_bad_one_disturbs_no_other(running):
     ]
     assert wrong[3] == [("fails", "DIVIDE_BY_ZERO")]
 
-    flights[2] = pd.concat([flights[2], some_flights(4, 2, 60)])
+    flights[2] = pd.concat([flights[2], more_flights(4, 2, 60)])
     running.land_flights(2, flights[2])
     running.again(2)
     expected = Expected()
@@ -317,7 +323,7 @@ def test_days_of_queries_with_kills_a_rescale_and_a_day_computed_again(running, 
     ends = {number: begins[number] + int(chance.integers(2, days)) for number in begins}
     queries = {number: some_query(number) for number in begins}
     flights = {day: some_flights(2, day, 200) for day in range(1, days + 1)}
-    corrected = {**flights, again: pd.concat([flights[again], some_flights(3, again, 50)])}
+    corrected = {**flights, again: pd.concat([flights[again], more_flights(3, again, 50)])}
     standing = {
         day: {f"query_{each}": queries[each] for each in queries if begins[each] <= day < ends[each]} for day in flights
     }
@@ -325,7 +331,8 @@ def test_days_of_queries_with_kills_a_rescale_and_a_day_computed_again(running, 
     assert before[again] != after[again]
     assert before[again + 1] != after[again + 1]
     running.airflow.deploy(running.flow(parallelism=2))
-    running.airflow.during = running.airflow.after_commit = kills(days)
+    killed = Counter()
+    running.airflow.during = running.airflow.after_commit = kills(days, killed)
     for day, came in flights.items():
         new = [queries[each]["json"] for each in queries if begins[each] == day]
         gone = [{"name": f"query_{each}", "remove": True} for each in queries if ends[each] == day]
@@ -340,6 +347,7 @@ def test_days_of_queries_with_kills_a_rescale_and_a_day_computed_again(running, 
             running.again(again)
             for each in (again, again + 1):
                 assert fired_but_fails(running, each) == after[each]
+    assert killed
 
 
 def modelled(flights, standing):
@@ -351,9 +359,9 @@ def fired_but_fails(running, day):
     return {window: value for window, value in running.fired(day).items() if window[0] != FAILS["name"]}
 
 
-def kills(seed):
+def kills(seed, killed):
     """Kill some processes in the middle of what they compute, or after their commit; none more than twice."""
-    chance, killed = np.random.default_rng(seed), Counter()
+    chance = np.random.default_rng(seed)
 
     def kill(key):
         if chance.random() < 0.05 and killed[key] < 2:
