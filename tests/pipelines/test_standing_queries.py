@@ -314,9 +314,7 @@ def test_a_query_is_refused_with_its_reason(spark, change, reason):
 
 @pytest.mark.soak
 @pytest.mark.timeout(10_000)
-@pytest.mark.parametrize(
-    ("days", "count", "again", "rescaled"), [(4, 8, 2, 3), (12, 30, 5, 6), (60, 100, 25, 30)], ids=lambda each: each
-)
+@pytest.mark.parametrize(("days", "count", "again", "rescaled"), [(4, 8, 2, 3), (12, 30, 5, 6), (60, 100, 25, 30)])
 def test_days_of_queries_with_kills_a_rescale_and_a_day_computed_again(running, days, count, again, rescaled):
     chance = np.random.default_rng(60)
     begins = {number: int(chance.integers(1, days * 2 // 3 + 1)) for number in range(count)}
