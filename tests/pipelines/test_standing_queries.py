@@ -389,14 +389,14 @@ def test_a_query_that_is_filled_has_the_windows_that_began_before_it_and_no_othe
     for day in (2, 3, 4):
         running.run(day)
     assert {day: running.fired(day) for day in (1, 2, 3, 4)} == {day: asked[day] for day in (1, 2, 3, 4)}
-    known = running.published("known", 4)
+    known = known_of(running, 4)
 
     running.land_queries(3, queries["query_3"]["json"], file="filled.json")
     running.again(3)
     assert {day: running.fired(day) for day in (3, 4)} == {day: filled[3][day] for day in (3, 4)}
     assert filled[3][4] != asked[4]
-    of_others = [row for row in running.published("known", 4) if row["name"] != "query_3"]
-    assert of_others == [row for row in known if row["name"] != "query_3"]
+    since = {"id": "query_3@20130103T000000Z", "since": "20130103T000000Z"}
+    assert known_of(running, 4) == {**known, "query_3": {**known["query_3"], **since}}
     tries = running.airflow.executed("scheduled__2013-01-04")
     assert (tries["clean[0]"], tries["changes[0]"], tries["marks[0]"]) == (1, 1, 1)
 
@@ -405,4 +405,8 @@ def test_a_query_that_is_filled_has_the_windows_that_began_before_it_and_no_othe
     running.again(2)
     running.run(5)
     assert {day: running.fired(day) for day in flights} == filled[2]
-    assert {row["since"] for row in running.published("known", 5) if row["name"] == "query_3"} == {"20130102T000000Z"}
+    assert known_of(running, 5)["query_3"]["since"] == "20130102T000000Z"
+
+
+def known_of(running, day):
+    return {row["name"]: row for row in running.published("known", day)}
