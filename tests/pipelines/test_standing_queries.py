@@ -268,8 +268,7 @@ def test_queries_come_and_go_and_a_bad_one_disturbs_no_other(running):
     flights[2] = pd.concat([flights[2], more_flights(4, 2, 60)])
     running.land_flights(2, flights[2])
     running.again(2)
-    expected = Expected()
-    again = {day: expected.epoch(came, of[day]) for day, came in flights.items()}
+    again = modelled(flights, of)
     assert {day: running.fired(day) for day in flights} == again
     assert [day for day in flights if again[day] == fired[day]] == [1]
 
