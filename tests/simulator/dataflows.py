@@ -37,7 +37,7 @@ from weir.dataflow import (
 )
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.dataflow.quality import Gate, Policy
-from weir.dataflow.stage import COPY, READY_MADE, Reuse, StageKind
+from weir.dataflow.stage import COPY, READY_MADE, DeliveryGuarantee, Reuse, StageKind
 from weir.dataflow.state import Replay, StateKind
 from weir.errors import Misconfigured
 from weir.quality.rules import input_names
@@ -211,6 +211,16 @@ def _copied(stage: Stage) -> Stage:
 def reusing_scene(scene: Scene) -> Scene:
     """Return the same scene with tasks that take what others have made of the same."""
     return replace(scene, flow=_changed(scene.flow, reuse=Reuse.EQUAL))
+
+
+def early_scene(scene: Scene) -> Scene:
+    """Return the same scene with sinks that publish before their runs are closed, too."""
+    return replace(scene, flow=_changed(scene.flow, stages=[_shown_early(stage) for stage in scene.flow.stages]))
+
+
+def _shown_early(stage: Stage) -> Stage:
+    is_sink = stage.kind is StageKind.SINK
+    return replace(stage, delivery=DeliveryGuarantee.AT_LEAST_ONCE) if is_sink else stage
 
 
 def replaying_scene(scene: Scene) -> Scene:

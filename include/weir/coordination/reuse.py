@@ -96,7 +96,7 @@ def _on_which_rows_depend(stage: Stage) -> dict[str, Any]:
     return {name: value for name, value in stage_to_json(stage).items() if name not in _NO_ROWS}
 
 
-_NO_ROWS: Final = frozenset({"task", "asset", "quality", "targets", "reuse"})
+_NO_ROWS: Final = frozenset({"task", "asset", "quality", "targets", "delivery", "reuse"})
 
 
 def _may_be_shared(topology: Topology, region: RegionId) -> bool:
