@@ -285,6 +285,9 @@ def _random_state(random: Random, name: str) -> State:
     return keyed_state(name, key="k", schema=SCHEMA, ttl=ttl, runs=runs, incremental=_ARGUMENTS[incremental])
 
 
+_WORDS = {"full": Incremental.NEVER, "auto": Incremental.AUTO}
+"""The words of a scene's text."""
+
 _ARGUMENTS: dict[Incremental, bool | Literal["auto"]] = {
     Incremental.ALWAYS: True,
     Incremental.NEVER: False,
@@ -375,7 +378,7 @@ def _read(exchange: Exchange) -> str:
 
 def _kept(state: State) -> str:
     more = [state.ttl.replace(" ", "_")] if state.ttl else []
-    more += [] if state.incremental is Incremental.ALWAYS else [state.incremental.value]
+    more += [word for word, incremental in _WORDS.items() if state.incremental is incremental]
     runs = [str(state.runs)] if state.kind is StateKind.KEYED else []
     return "/".join([state.kind.value, state.name, *runs, *more])
 
@@ -385,8 +388,8 @@ def _state_from_text(text: str) -> State:
     if StateKind(kind) is not StateKind.KEYED:
         return list_state(name, union=StateKind(kind) is StateKind.UNION)
     runs, *more = runs_and_more
-    given = next((each for each in Incremental if each.value in more), Incremental.ALWAYS)
-    ttl = next((each.replace("_", " ") for each in more if each != given.value), None)
+    given = next((incremental for word, incremental in _WORDS.items() if word in more), Incremental.ALWAYS)
+    ttl = next((each.replace("_", " ") for each in more if each not in _WORDS), None)
     return keyed_state(name, key="k", schema=SCHEMA, ttl=ttl, runs=int(runs), incremental=_ARGUMENTS[given])
 
 
