@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from tests.simulator.engine import EXPECTED, Nature
 from tests.simulator.listings import FILES_OF, LISTED, SINCE
@@ -38,7 +38,7 @@ from weir.dataflow import (
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.dataflow.quality import Gate, Policy
 from weir.dataflow.stage import COPY, READY_MADE, DeliveryGuarantee, Reuse, StageKind
-from weir.dataflow.state import Replay, StateKind
+from weir.dataflow.state import Incremental, Replay, StateKind
 from weir.errors import Misconfigured
 from weir.quality.rules import input_names
 from weir.topology.regions import Topology
@@ -290,8 +290,19 @@ def rescaled(flow: Dataflow, number: int) -> Dataflow | None:
 def _random_state(random: Random, name: str) -> State:
     if random.random() < 0.15:
         return list_state(name, union=random.random() < 0.5)
-    ttl, runs, is_full = random.choice(TTLS), random.choice([2, 2, 8]), random.random() < 0.15
-    return keyed_state(name, key="k", schema=SCHEMA, ttl=ttl, runs=runs, full=is_full)
+    ttl, runs, kind = random.choice(TTLS), random.choice([2, 2, 8]), random.random()
+    incremental = Incremental.NEVER if kind < 0.15 else Incremental.AUTO if kind < 0.3 else Incremental.ALWAYS
+    return keyed_state(name, key="k", schema=SCHEMA, ttl=ttl, runs=runs, incremental=_ARGUMENTS[incremental])
+
+
+_WORDS = {"full": Incremental.NEVER, "auto": Incremental.AUTO}
+"""The words of a scene's text."""
+
+_ARGUMENTS: dict[Incremental, bool | Literal["auto"]] = {
+    Incremental.ALWAYS: True,
+    Incremental.NEVER: False,
+    Incremental.AUTO: "auto",
+}
 
 
 def _flow(
@@ -376,7 +387,8 @@ def _read(exchange: Exchange) -> str:
 
 
 def _kept(state: State) -> str:
-    more = ([state.ttl.replace(" ", "_")] if state.ttl else []) + (["full"] if state.is_full else [])
+    more = [state.ttl.replace(" ", "_")] if state.ttl else []
+    more += [word for word, incremental in _WORDS.items() if state.incremental is incremental]
     runs = [str(state.runs)] if state.kind is StateKind.KEYED else []
     return "/".join([state.kind.value, state.name, *runs, *more])
 
@@ -386,8 +398,9 @@ def _state_from_text(text: str) -> State:
     if StateKind(kind) is not StateKind.KEYED:
         return list_state(name, union=StateKind(kind) is StateKind.UNION)
     runs, *more = runs_and_more
-    ttl = next((each.replace("_", " ") for each in more if each != "full"), None)
-    return keyed_state(name, key="k", schema=SCHEMA, ttl=ttl, runs=int(runs), full="full" in more)
+    given = next((incremental for word, incremental in _WORDS.items() if word in more), Incremental.ALWAYS)
+    ttl = next((each.replace("_", " ") for each in more if each not in _WORDS), None)
+    return keyed_state(name, key="k", schema=SCHEMA, ttl=ttl, runs=int(runs), incremental=_ARGUMENTS[given])
 
 
 def scene_from_text(lines: Iterable[str]) -> Scene:
