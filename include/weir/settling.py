@@ -33,6 +33,7 @@ from weir.retention.release import Deleted, delete_released, release
 from weir.retention.versions import expire_versions
 from weir.sinks.delivery import TOLD_AFTER, Silence, unprepared
 from weir.sinks.delivery import deliver as deliver_versions
+from weir.sinks.provisional import settle_provisional
 from weir.topology.ids import RunId
 from weir.topology.regions import RegionId
 from weir.units import format_size
@@ -58,6 +59,8 @@ class Settling:
         if due.runs != ():
             with settled.trying(dataflow):
                 self.release(dataflow, due, settled)
+        if due.early != ():
+            settle_provisional(self._services, dataflow, due.early, settled)
         if due.readers:
             with settled.trying(f"{dataflow}, readers"):
                 self.tell_readers(dataflow, due, settled)

@@ -38,7 +38,7 @@ STEPS = ("plan", "write", "seal")
 
 def changing(keys: int, mode: str, parallelism: int = 1) -> Dataflow:
     """A dataflow that sets 1 % of the keys of its state in each epoch, and all of them in the first."""
-    state = keyed_state("state", key="id", schema="id BIGINT, value BINARY", full=mode == "full")
+    state = keyed_state("state", key="id", schema="id BIGINT, value BINARY", incremental=mode != "full")
     reads = {"changes": blocking("changes", by="id")}
     return Dataflow(
         "changing",

@@ -3,9 +3,9 @@
     WEIR_BENCH_KEYS=1000000 WEIR_BENCH_SHARE=0.01 WEIR_BENCH_EPOCHS=50 \\
     pytest tests/benchmarks/test_state_epochs.py --benchmark-only -s
 
-prints the tables of docs/measurements.md. There is no scheduler: a fake Airflow runs the tasks one after the other, so
-that seconds are those of Spark's jobs, without the starts of tasks. What one epoch costs beside a full rewrite and a
-MERGE is in test_state.py.
+prints the tables of docs/measurements.md; WEIR_BENCH_INCREMENTAL says how epochs are written. There is no scheduler: a
+fake Airflow runs the tasks one after the other, so that seconds are those of Spark's jobs, without the starts of tasks.
+What one epoch costs beside a full rewrite and a MERGE is in test_state.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from changing_epochs import Changing, Epoch, run_of
@@ -29,6 +29,9 @@ KEYS = int(os.environ.get("WEIR_BENCH_KEYS", "1000000"))
 SHARE = float(os.environ.get("WEIR_BENCH_SHARE", "0.01"))
 EPOCHS = int(os.environ.get("WEIR_BENCH_EPOCHS", "50"))
 BUDGET = os.environ.get("WEIR_BENCH_BUDGET", "8 MB")
+INCREMENTAL = os.environ.get("WEIR_BENCH_INCREMENTAL", "true")
+"""As `incremental=` of the state: true, false or auto."""
+
 RESTORED = 20
 """Behind so many epochs all of the state is read, as a restore or a first use does."""
 
@@ -38,7 +41,8 @@ SCHEMA = "id BIGINT, name STRING, n BIGINT, amount DOUBLE, seen TIMESTAMP"
 
 def changing(parallelism: int) -> Dataflow:
     """The dataflow, with a parallelism of its state."""
-    state = keyed_state("state", key="id", schema=SCHEMA, budget=BUDGET)
+    how: bool | Literal["auto"] = "auto" if INCREMENTAL == "auto" else INCREMENTAL == "true"
+    state = keyed_state("state", key="id", schema=SCHEMA, budget=BUDGET, incremental=how)
     return Dataflow(
         "changing",
         [

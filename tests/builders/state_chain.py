@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tests.builders.jobs import new_task_attempt
 
+from weir.dataflow.state import Incremental
 from weir.formats.manifest import RowRange, StateContent, StateFile, UpdateDigest
 from weir.formats.paths import result_folder
 from weir.formats.region_job import OutputReport, OutputToWrite, ReplacedState, StateFileToRead, StateToRead
@@ -64,7 +65,7 @@ class StateChain:
             tallies=tallies,
             updated=updated,
             expired_until=until,
-            is_full=self.state.is_full,
+            is_full=self.state.incremental is Incremental.NEVER,
             epoch=Epoch(epoch),
             digest=self.digests.get(mine),
             rows=self._rows(mine, tallies, until),

@@ -23,7 +23,7 @@ def flow(name="ladder"):
     """Flights change the history of the aircraft, and are counted. Nothing is kept longer than it has to be."""
     states = (
         keyed_state("history", key="k", schema="k BIGINT, n BIGINT", runs=2),
-        keyed_state("whole", key="k", schema="k BIGINT, n BIGINT", full=True),  # no later epoch names its files
+        keyed_state("whole", key="k", schema="k BIGINT, n BIGINT", incremental=False),  # no later epoch names its files
         list_state("offsets"),
     )
     return Dataflow(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, timedelta
 from pathlib import Path
@@ -21,12 +22,21 @@ from weir.coordination.services import Services
 from weir.dataflow import Dataflow, files_source, sink
 from weir.store.catalogue import published
 from weir.store.store import Store
+from weir.testing.fakes.airflow import Killed
 
 pytestmark = pytest.mark.spark
 
 DAG_FILE = Path(__file__).parents[2] / "dags" / "standing_queries.py"
 FIRST = pd.Timestamp("2013-01-01", tz=UTC)
 DELAY, LATENESS = pd.Timedelta("6h"), pd.Timedelta("2d")
+
+
+def start_of(day):
+    return FIRST + timedelta(days=day - 1)
+
+
+def run_of(day):
+    return f"standing_queries@{start_of(day):%Y%m%dT%H%M%SZ}"
 
 
 def some_flights(seed, day, count):
@@ -52,6 +62,12 @@ def some_flights(seed, day, count):
     )
 
 
+def more_flights(seed, day, count):
+    """Flights that are added to a day that is computed again: its watermark is another, as some are of the next day."""
+    found = some_flights(seed, day, count)
+    return found.assign(time_hour=found["time_hour"] + pd.Timedelta("5h"))
+
+
 class Running:
     """The dataflow as it is declared, over files of flights and of queries."""
 
@@ -62,32 +78,35 @@ class Running:
         self.store = Store.open(str(folder / "store"))
         self.store.initialise()
         self.services = Services(ledger=new_ledger(folder / "ledger.db"), store=self.store)
-        self.airflow = AirflowWithCode(self.services, OnSpark(server.url, self.store), self.flow(1))
+        self.airflow = AirflowWithCode(self.services, OnSpark(server.url, self.store), self.flow(parallelism=1))
         use(monkeypatch, folder)
 
-    def flow(self, parallelism=2, subtasks_of=("pieces", "windows")):
+    def flow(self, parallelism):
         clean = files_source(
             "clean", f"{self.folder}/flights/{{start:%Y-%m-%d}}.csv", format="csv", schema=EVENTS, parallelism=1
         )
         stages = {
             name: self.declared[name] for name in ("changes", "standing", "marks", "pieces", "problems", "windows")
         }
-        for name in subtasks_of:
+        for name in ("pieces", "windows"):
             stages[name] = replace(stages[name], parallelism=parallelism)
         sinks = (("windows", "results"), ("problems", "wrong"), ("standing", "known"))
         return Dataflow("standing_queries", [clean, *stages.values(), *(sink(stages[name], to) for name, to in sinks)])
 
     def land(self, day, flights, *queries):
-        file = self.folder / "flights" / f"2013-{(FIRST + timedelta(days=day - 1)):%m-%d}.csv"
-        file.parent.mkdir(exist_ok=True)
-        flights.to_csv(file, header=False, index=False, date_format="%Y-%m-%d %H:%M:%S")
+        self.land_flights(day, flights)
         self.land_queries(day, *queries)
 
-    def land_queries(self, day, *queries):
-        folder = self.folder / "queries" / f"{FIRST + timedelta(days=day - 1):%Y-%m-%d}"
+    def land_flights(self, day, flights):
+        file = self.folder / "flights" / f"{start_of(day):%Y-%m-%d}.csv"
+        file.parent.mkdir(exist_ok=True)
+        flights.to_csv(file, header=False, index=False, date_format="%Y-%m-%d %H:%M:%S")
+
+    def land_queries(self, day, *queries, file="queries.json"):
+        folder = self.folder / "queries" / f"{start_of(day):%Y-%m-%d}"
         folder.mkdir(parents=True, exist_ok=True)
         lines = [each if isinstance(each, str) else json.dumps(each) for each in queries]
-        (folder / "queries.json").write_text("".join(f"{line}\n" for line in lines))
+        (folder / file).write_text("".join(f"{line}\n" for line in lines))
 
     def run(self, day):
         self.airflow.dag_run(day)
@@ -95,20 +114,17 @@ class Running:
 
     def settle(self):
         self.airflow.run_until_quiet()
-        assert set(self.airflow.states().values()) <= {"success", "removed"}, [
+        assert set(self.airflow.states().values()) == {"success"}, [
             each.failed_because for each in self.airflow.tasks.values() if each.failed_because
         ]
 
     def again(self, day):
-        typed("run", "adopt", f"standing_queries@{FIRST + timedelta(days=day - 1):%Y%m%d}T000000Z")
-        self.airflow.clear_run_by_hand(f"scheduled__{FIRST + timedelta(days=day - 1):%Y-%m-%d}")
-        for _ in range(20):
-            self.airflow.deliver_clears()
-            self.airflow.run_until_quiet()
+        typed("run", "adopt", run_of(day))
+        self.airflow.clear_run_by_hand(f"scheduled__{start_of(day):%Y-%m-%d}")
         self.settle()
 
     def published(self, name, day):
-        pointer = published(self.store, "standing_queries", name, f"{FIRST + timedelta(days=day - 1):%Y%m%d}T000000Z")
+        pointer = published(self.store, "standing_queries", name, f"{start_of(day):%Y%m%dT%H%M%SZ}")
         root = Path(self.store.url.removeprefix("file://"))
         files = [file for part in pointer.partitions for file in (root / part.folder).glob("*.parquet")]
         return [row for file in files for row in pq.read_table(file).to_pylist()]
@@ -236,9 +252,11 @@ def test_queries_come_and_go_and_a_bad_one_disturbs_no_other(running):
     runs = {1: ("query_0", "query_1", "query_2"), 2: ("query_0", "query_1", "query_2", "query_3")}
     of = {day: {name: named[name] for name in runs[day]} for day in runs}
     of[3] = {"query_1": changed, "query_2": named["query_2"], "query_3": named["query_3"]}
+    fired = {}
     for day, came in flights.items():
         running.run(day)
-        assert running.fired(day) == expected.epoch(came, of[day])
+        fired[day] = running.fired(day)
+        assert fired[day] == expected.epoch(came, of[day])
     wrong = {day: [(row["name"], row["reason"]) for row in running.published("wrong", day)] for day in flights}
     assert wrong[1] == [("bad", "filter: UNRESOLVED_COLUMN.WITH_SUGGESTION")]
     assert sorted(wrong[2]) == [
@@ -246,6 +264,13 @@ def test_queries_come_and_go_and_a_bad_one_disturbs_no_other(running):
         ("queries.json", "it is no line of JSON with the fields of a query"),
     ]
     assert wrong[3] == [("fails", "DIVIDE_BY_ZERO")]
+
+    flights[2] = pd.concat([flights[2], more_flights(4, 2, 60)])
+    running.land_flights(2, flights[2])
+    running.again(2)
+    again = modelled(flights, of)
+    assert {day: running.fired(day) for day in flights} == again
+    assert [day for day in flights if again[day] == fired[day]] == [1]
 
 
 GOOD = {"filter": "distance > 3", "key": "carrier", "window": ["1 day"], "aggregates": {"n": "count(*)"}}
@@ -288,38 +313,99 @@ def test_a_query_is_refused_with_its_reason(spark, change, reason):
 
 @pytest.mark.soak
 @pytest.mark.timeout(10_000)
-@pytest.mark.parametrize(("days", "count", "again", "rescaled"), [(4, 8, 2, 3), (60, 100, 25, 30)])
-def test_days_of_queries_with_a_rescale_and_a_day_computed_again(running, days, count, again, rescaled):
+@pytest.mark.parametrize(("days", "count", "again", "rescaled"), [(4, 8, 2, 3), (12, 30, 5, 6), (60, 100, 25, 30)])
+def test_days_of_queries_with_kills_a_rescale_and_a_day_computed_again(running, days, count, again, rescaled):
     chance = np.random.default_rng(60)
     begins = {number: int(chance.integers(1, days * 2 // 3 + 1)) for number in range(count)}
     ends = {number: begins[number] + int(chance.integers(2, days)) for number in begins}
     queries = {number: some_query(number) for number in begins}
     flights = {day: some_flights(2, day, 200) for day in range(1, days + 1)}
-    before, after = {}, {}
-    for model, corrected in ((before, False), (after, True)):
-        expected = Expected()
-        for day, came in flights.items():
-            rows = pd.concat([came, some_flights(3, day, 50)]) if corrected and day == again else came
-            standing = {f"query_{each}": queries[each] for each in queries if begins[each] <= day < ends[each]}
-            model[day] = expected.epoch(rows, standing)
+    corrected = {**flights, again: pd.concat([flights[again], more_flights(3, again, 50)])}
+    standing = {
+        day: {f"query_{each}": queries[each] for each in queries if begins[each] <= day < ends[each]} for day in flights
+    }
+    before, after = modelled(flights, standing), modelled(corrected, standing)
+    assert before[again] != after[again]
+    assert before[again + 1] != after[again + 1]
+    running.airflow.deploy(running.flow(parallelism=2))
+    killed = Counter()
+    running.airflow.during = running.airflow.after_commit = kills(days, killed)
     for day, came in flights.items():
         new = [queries[each]["json"] for each in queries if begins[each] == day]
         gone = [{"name": f"query_{each}", "remove": True} for each in queries if ends[each] == day]
         bad = [{"name": f"bad_{day}", "filter": "rand() > 0", "window": ["1 day"], "aggregates": {"n": "count(*)"}}]
         running.land(day, came, *new, *gone, *bad, *([FAILS] if day == 1 else []))
         if day == rescaled:
-            running.airflow.flow = running.flow(3)
+            running.airflow.deploy(running.flow(parallelism=3))
         running.run(day)
-        wanted = (after if day > again + 1 else before)[day]
-        assert {each: value for each, value in running.fired(day).items() if each[0] != "fails"} == wanted
+        assert fired_but_fails(running, day) == (after if day > again + 1 else before)[day]
         if day == again + 1:
-            running.land(again, pd.concat([flights[again], some_flights(3, again, 50)]), *again_lines(running, again))
+            running.land_flights(again, corrected[again])
             running.again(again)
             for each in (again, again + 1):
-                found = running.fired(each)
-                assert {window: value for window, value in found.items() if window[0] != "fails"} == after[each]
+                assert fired_but_fails(running, each) == after[each]
+    assert killed
 
 
-def again_lines(running, day):
-    file = running.folder / "queries" / f"{FIRST + timedelta(days=day - 1):%Y-%m-%d}" / "queries.json"
-    return file.read_text().splitlines()
+def modelled(flights, standing):
+    expected = Expected()
+    return {day: expected.epoch(came, standing[day]) for day, came in flights.items()}
+
+
+def fired_but_fails(running, day):
+    return {window: value for window, value in running.fired(day).items() if window[0] != FAILS["name"]}
+
+
+def kills(seed, killed):
+    """Kill some processes in the middle of what they compute, or after their commit; none more than twice."""
+    chance = np.random.default_rng(seed)
+
+    def kill(key):
+        if chance.random() < 0.05 and killed[key] < 2:
+            killed[key] += 1
+            raise Killed
+
+    return kill
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(2000)
+def test_a_query_that_is_filled_has_the_windows_that_began_before_it_and_no_other_changes(running):
+    queries = {f"query_{number}": some_query(number) for number in range(4)}
+    others = {name: query for name, query in queries.items() if name != "query_3"}
+    flights = {day: some_flights(5, day, 150) for day in range(1, 6)}
+    asked = modelled(flights, {1: others, 2: others, 3: others, 4: queries, 5: queries})
+    filled = {
+        since: modelled(flights, {day: queries if day >= since else others for day in flights}) for since in (2, 3)
+    }
+    running.airflow.deploy(running.flow(parallelism=2))
+    for day, came in flights.items():
+        new = {1: others, 4: {"query_3": queries["query_3"]}}.get(day, {})
+        running.land(day, came, *(each["json"] for each in new.values()))
+
+    running.run(1)
+    typed("savepoint", "create", "standing_queries", "--name", "first")
+    for day in (2, 3, 4):
+        running.run(day)
+    assert {day: running.fired(day) for day in (1, 2, 3, 4)} == {day: asked[day] for day in (1, 2, 3, 4)}
+    known = known_of(running, 4)
+
+    running.land_queries(3, queries["query_3"]["json"], file="filled.json")
+    running.again(3)
+    assert {day: running.fired(day) for day in (3, 4)} == {day: filled[3][day] for day in (3, 4)}
+    assert filled[3][4] != asked[4]
+    since = {"id": "query_3@20130103T000000Z", "since": "20130103T000000Z"}
+    assert known_of(running, 4) == {**known, "query_3": {**known["query_3"], **since}}
+    tries = running.airflow.executed("scheduled__2013-01-04")
+    assert (tries["clean[0]"], tries["changes[0]"], tries["marks[0]"]) == (1, 1, 1)
+
+    running.land_queries(2, queries["query_3"]["json"], file="filled.json")
+    typed("restore", "standing_queries", "first")
+    running.again(2)
+    running.run(5)
+    assert {day: running.fired(day) for day in flights} == filled[2]
+    assert known_of(running, 5)["query_3"]["since"] == "20130102T000000Z"
+
+
+def known_of(running, day):
+    return {row["name"]: row for row in running.published("known", day)}

@@ -43,7 +43,7 @@ from weir.store.errors import NotFound
 from weir.store.store import Store
 from weir.testing.fakes.airflow import Killed
 from weir.testing.fakes.engine import TAIL
-from weir.upkeep import RESULTS, scrub_everywhere, settle_everywhere, sweep_everywhere
+from weir.upkeep import RESULTS, TARGETS, scrub_everywhere, settle_everywhere, sweep_everywhere
 
 FORK: Final = "forked"
 """The dataflow that a fork begins."""
@@ -60,6 +60,7 @@ class Chore(Enum):
     RECORDS = "records"
     VERSIONS = "versions"
     SCRUB = "scrub"
+    TARGETS = "targets"
     MINUTES = "minutes"
     """The whole task of every few minutes."""
     HOURLY = "hourly"
@@ -80,6 +81,13 @@ def upkeep(world: World, event: Event) -> None:
     if chore in COLLECTING and not world.scene.collects:
         chore = Chore.CHECKPOINTS if world.scene.keeps_state else Chore.RECORDS
     world.run(upkeep_process(world.airflow, chore), event.fault)
+
+
+def end_early_results(world: World) -> None:
+    """Check that upkeep takes back what is shown early, now that all runs are closed."""
+    if world.airflow.flow.publishes_early:
+        world.run(upkeep_process(world.airflow, Chore.TARGETS), NO_FAULT)
+        require("no_provisional_rows_remain", sorted(world.history.published.provisional))
 
 
 def collect(world: World, event: Event) -> None:
@@ -142,10 +150,11 @@ def _keep_savepoints(services: Services, airflow: SimulatedAirflow) -> None:
 _CHORES: Final[dict[Chore, Callable[[Services, SimulatedAirflow], object]]] = {
     Chore.CHECKPOINTS: _keep_snapshots,
     Chore.DELIVER: lambda _, airflow: _deliver(airflow),
+    Chore.TARGETS: lambda services, airflow: _require_expected(airflow, settle_everywhere(services, TARGETS)),
     Chore.RECORDS: lambda services, airflow: write_records(services, airflow.flow.name),
     Chore.VERSIONS: lambda services, airflow: expire_versions(services, airflow.flow.name),
     Chore.SCRUB: lambda services, airflow: scrub_dataflow(services, airflow, airflow.flow.name),
-    Chore.MINUTES: lambda services, airflow: _require_expected(airflow, settle_everywhere(services, RESULTS)),
+    Chore.MINUTES: lambda services, airflow: _require_expected(airflow, settle_everywhere(services, RESULTS, TARGETS)),
     Chore.HOURLY: _do_hourly,
     Chore.DAILY: lambda services, airflow: _require_expected(airflow, scrub_everywhere(services, airflow)),
 }

@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from tests.simulator.engine import EXPECTED, Nature
 from tests.simulator.listings import FILES_OF, LISTED, SINCE
@@ -37,8 +37,8 @@ from weir.dataflow import (
 )
 from weir.dataflow.dataflow import Consumers, FailoverStrategy
 from weir.dataflow.quality import Gate, Policy
-from weir.dataflow.stage import COPY, READY_MADE, Reuse, StageKind
-from weir.dataflow.state import Replay, StateKind
+from weir.dataflow.stage import COPY, READY_MADE, DeliveryGuarantee, Reuse, StageKind
+from weir.dataflow.state import Incremental, Replay, StateKind
 from weir.errors import Misconfigured
 from weir.quality.rules import input_names
 from weir.topology.regions import Topology
@@ -129,6 +129,7 @@ class Scene:
             "receivers": str(len(self.flow.notify)) if self.flow.notify else None,
             "replay": self.flow.replay.value if self.flow.replay is Replay.AUTOMATIC else None,
             "reuse": self.flow.reuse.value if self.flow.reuse is Reuse.EQUAL else None,
+            "early": "sinks" if any(map(_is_early, self.flow.stages)) else None,
         }
 
 
@@ -218,6 +219,20 @@ def reusing_scene(scene: Scene) -> Scene:
     return replace(scene, flow=_changed(scene.flow, reuse=Reuse.EQUAL))
 
 
+def early_scene(scene: Scene) -> Scene:
+    """Return the same scene with sinks that publish before their runs are closed, too."""
+    return replace(scene, flow=_changed(scene.flow, stages=[_shown_early(stage) for stage in scene.flow.stages]))
+
+
+def _is_early(stage: Stage) -> bool:
+    return stage.kind is StageKind.SINK and stage.delivery is DeliveryGuarantee.AT_LEAST_ONCE
+
+
+def _shown_early(stage: Stage) -> Stage:
+    is_sink = stage.kind is StageKind.SINK
+    return replace(stage, delivery=DeliveryGuarantee.AT_LEAST_ONCE) if is_sink else stage
+
+
 def replaying_scene(scene: Scene) -> Scene:
     """Return the same scene with states that are recomputed, however many epochs that takes."""
     return replace(scene, flow=_changed(scene.flow, replay=Replay.AUTOMATIC))
@@ -285,8 +300,19 @@ def rescaled(flow: Dataflow, number: int) -> Dataflow | None:
 def _random_state(random: Random, name: str) -> State:
     if random.random() < 0.15:
         return list_state(name, union=random.random() < 0.5)
-    ttl, runs, is_full = random.choice(TTLS), random.choice([2, 2, 8]), random.random() < 0.15
-    return keyed_state(name, key="k", schema=SCHEMA, ttl=ttl, runs=runs, full=is_full)
+    ttl, runs, kind = random.choice(TTLS), random.choice([2, 2, 8]), random.random()
+    incremental = Incremental.NEVER if kind < 0.15 else Incremental.AUTO if kind < 0.3 else Incremental.ALWAYS
+    return keyed_state(name, key="k", schema=SCHEMA, ttl=ttl, runs=runs, incremental=_ARGUMENTS[incremental])
+
+
+_WORDS = {"full": Incremental.NEVER, "auto": Incremental.AUTO}
+"""The words of a scene's text."""
+
+_ARGUMENTS: dict[Incremental, bool | Literal["auto"]] = {
+    Incremental.ALWAYS: True,
+    Incremental.NEVER: False,
+    Incremental.AUTO: "auto",
+}
 
 
 def new_flow(
@@ -372,7 +398,8 @@ def _read(exchange: Exchange) -> str:
 
 
 def _kept(state: State) -> str:
-    more = ([state.ttl.replace(" ", "_")] if state.ttl else []) + (["full"] if state.is_full else [])
+    more = [state.ttl.replace(" ", "_")] if state.ttl else []
+    more += [word for word, incremental in _WORDS.items() if state.incremental is incremental]
     runs = [str(state.runs)] if state.kind is StateKind.KEYED else []
     return "/".join([state.kind.value, state.name, *runs, *more])
 
@@ -382,8 +409,9 @@ def _state_from_text(text: str) -> State:
     if StateKind(kind) is not StateKind.KEYED:
         return list_state(name, union=StateKind(kind) is StateKind.UNION)
     runs, *more = runs_and_more
-    ttl = next((each.replace("_", " ") for each in more if each != "full"), None)
-    return keyed_state(name, key="k", schema=SCHEMA, ttl=ttl, runs=int(runs), full="full" in more)
+    given = next((incremental for word, incremental in _WORDS.items() if word in more), Incremental.ALWAYS)
+    ttl = next((each.replace("_", " ") for each in more if each not in _WORDS), None)
+    return keyed_state(name, key="k", schema=SCHEMA, ttl=ttl, runs=int(runs), incremental=_ARGUMENTS[given])
 
 
 def scene_from_text(lines: Iterable[str]) -> Scene:
@@ -409,6 +437,7 @@ def scene_from_text(lines: Iterable[str]) -> Scene:
     scene = Scene(flow, natures, said["tries"] == "any", float(said["largest_plan"]))
     scene = told_scene(scene) if "receivers" in said else scene
     scene = reusing_scene(scene) if "reuse" in said else scene
+    scene = early_scene(scene) if "early" in said else scene
     scene = replaying_scene(scene) if "replay" in said else scene
     return _with_modules(scene, Modules(said["modules"])) if "modules" in said else scene
 

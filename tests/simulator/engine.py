@@ -43,7 +43,7 @@ from tests.simulator.rows import (
     within,
 )
 
-from weir.dataflow.state import StateKind
+from weir.dataflow.state import Incremental, StateKind
 from weir.errors import WeirError
 from weir.formats.codec import from_json
 from weir.formats.manifest import ContentDigest, DataFile, Segment, StageCopy, is_chain, parsed_digest
@@ -165,6 +165,12 @@ class _Kept:
     rows: dict[int, str]
     groups: tuple[int, int]
     state: StateToRead
+
+
+def _is_less(read: StateToRead, changes: Rows, rows: Rows) -> bool:
+    """Report whether all rows are written instead of the changes: an estimate by rows, files are too small."""
+    is_open = read.state.incremental is Incremental.AUTO and bool(read.files)
+    return is_open and 0 < len(rows) <= 2 * len(changes)
 
 
 class SimulatedEngine:
@@ -300,7 +306,8 @@ class _Computation(FakeEngine):
         """Write the changes to one file, or to none if there are none; write all rows if the state is full."""
         kept = self._kept[stage.name]
         read, day = kept.state, int(job.epoch[6:8])
-        blindly = self._engine.upserts_blindly and not read.state.is_full and read.state.runs == BLIND_RUNS
+        is_incremental = read.state.incremental is not Incremental.NEVER
+        blindly = self._engine.upserts_blindly and is_incremental and read.state.runs == BLIND_RUNS
         is_blind = blindly and read.digest is not None and bool(read.files)
         changes = self._changes.get(stage.name)
         if changes is None:
@@ -308,9 +315,10 @@ class _Computation(FakeEngine):
         rows = applied(kept.rows, changes)
         self._made.contents[stage.name] = packed(rows)
         tallies = tallies_of(rows, has_end=read.expired_until is not None)
-        written = rows if read.is_full else changes
+        is_full = read.is_full or (not is_blind and _is_less(read, changes, rows))
+        written = rows if is_full else changes
         files = (self._file(output.folder, packed(written), len(written)),) if written else ()
-        report, found = StateReport(tallies, len(changes), read.is_full), digest_of(tallies)
+        report, found = StateReport(tallies, len(changes), is_full), digest_of(tallies)
         if is_blind and read.digest is not None and read.rows is not None:
             more = {key: row for key, row in changes.items() if row != DELETED}
             gone = {key: row for key, row in changes.items() if row == DELETED}

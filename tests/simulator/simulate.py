@@ -21,10 +21,12 @@ from traceback import extract_tb
 from typing import Final
 
 from tests.simulator.actions import apply
+from tests.simulator.chores import end_early_results
 from tests.simulator.dataflows import (
     Scene,
     collecting_scene,
     copied_scene,
+    early_scene,
     gated_scene,
     going_scene,
     listed_scene,
@@ -129,6 +131,9 @@ REPLAYING: Final = 0.3
 SAVING: Final = 0.3
 """The share of scenes with state in which upkeep creates savepoints."""
 
+EARLY: Final = 0.3
+"""The share of scenes whose sinks publish before their runs are closed, too."""
+
 SEALING: Final = 0.3
 """The share of scenes whose days read the day before in which a person seals days."""
 
@@ -185,6 +190,7 @@ def scene_and_events(seed: int, shares: Shares | None = USUAL) -> tuple[Scene, t
         scene = saving_scene(apart, scene)
     if Topology(scene.flow).reads_previous and (apart := Random(f"seal {seed}")).random() < SEALING:
         events = with_seals(apart, events)
+    scene = early_scene(scene) if Random(f"early {seed}").random() < EARLY else scene
     return reusing_scene(scene) if Random(f"reuse {seed}").random() < REUSING else scene, events
 
 
@@ -212,6 +218,7 @@ def simulate(scene: Scene, events: Sequence[Event], *, heals: bool = True, deriv
         if heals:
             heal(world)
             require_windows(world)
+            end_early_results(world)
     except NeedsARestore:
         return None
     except Broken as broken:

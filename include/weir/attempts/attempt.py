@@ -158,7 +158,8 @@ def after_commit(task: TaskPorts, key: TaskKey, begun: Begun, evaluated: Evaluat
     """Note what happened, then settle what follows from the commit. No failure here undoes it."""
     try_to_withdraw_note(task, begun.run.dataflow.name, key, begun.attempt.try_number)
     _note_warnings(task, key, begun, evaluated)
-    settle(task, begun.run.dataflow.name, Due(clears=committed.owed > 0, runs=committed.touched))
+    early = (begun.run.id,) if begun.run.dataflow.publishes_early else ()
+    settle(task, begun.run.dataflow.name, Due(clears=committed.owed > 0, runs=committed.touched, early=early))
 
 
 def _note_warnings(task: TaskPorts, key: TaskKey, begun: Begun, evaluated: Evaluated) -> None:

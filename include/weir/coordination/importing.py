@@ -42,7 +42,7 @@ from weir.ledger.database.tables import (
     RunRow,
 )
 from weir.ledger.deliveries import deliveries_of, enter_deliveries
-from weir.ledger.publications import note_untold
+from weir.ledger.publications import begin_publication, note_untold, provisional_rows
 from weir.ledger.reads import enter_input, forget_inputs, record_reads
 from weir.ledger.restores import FORK, SAME, last_restore, origins_of
 from weir.ledger.results import (
@@ -349,10 +349,15 @@ def _enter_reads(session: Session, run: str, attempt: str, reads: Iterable[Input
 
 
 def enter_publications(session: Session, run: RunRow, pointers: Iterable[Pointer]) -> None:
-    """Enter published versions, and the newest attempt of the closing task as the reader of the visible ones."""
-    every = sorted(pointers, key=lambda pointer: pointer.version)
+    """Enter published versions, and the newest attempt of the closing task as the reader of the visible ones.
+
+    Provisional rows that the ledger does not have are entered, too: they are taken back, or confirmed, as any are.
+    """
+    found = sorted(pointers, key=lambda pointer: pointer.version)
+    every = [pointer for pointer in found if not pointer.lacks]
     for pointer in every:
         _enter_publication(session, run.id, pointer)
+    _enter_provisional(session, run.id, [pointer for pointer in found if pointer.lacks])
     if not every:
         return
     # Not the attempt of the highest try: a deleted DagRun may have had more tries than the run that replaced it.
@@ -373,6 +378,15 @@ def enter_publications(session: Session, run: RunRow, pointers: Iterable[Pointer
         )
     if row is None or row.is_of_dag_run:  # one of a deleted DagRun has not closed the run that replaced it
         run.closed_at = run.closed_at or at
+
+
+def _enter_provisional(session: Session, run: RunId, pointers: Iterable[Pointer]) -> None:
+    known = {(row.sink, row.version) for row in provisional_rows(session, run)}
+    for each in pointers:
+        digest = "|".join(part.digest for part in each.partitions)
+        if (each.sink, each.version) not in known:
+            begin_publication(session, run, each.sink, each.version, each.attempt, digest, each)
+            enter_deliveries(session, run, each.sink, each.version, each.deliveries)
 
 
 def _enter_publication(session: Session, run: str, pointer: Pointer) -> None:

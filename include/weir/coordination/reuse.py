@@ -96,7 +96,7 @@ def _on_which_rows_depend(stage: Stage) -> dict[str, Any]:
     return {name: value for name, value in stage_to_json(stage).items() if name not in _NO_ROWS}
 
 
-_NO_ROWS: Final = frozenset({"task", "asset", "quality", "targets", "reuse"})
+_NO_ROWS: Final = frozenset({"task", "asset", "quality", "targets", "delivery", "reuse"})
 
 
 def _may_be_shared(topology: Topology, region: RegionId) -> bool:
@@ -212,17 +212,22 @@ def _to_take(
                 spark_schema=manifest.spark_schema,
                 digest=manifest.digest,
                 files=manifest.files,
-                state=_state_taken(job, stage, manifest),
+                state=_state_taken(manifest),
             )
             for stage, output, row, manifest in outputs
         ),
     )
 
 
-def _state_taken(job: RegionJob, name: str, manifest: Manifest) -> StateReport | None:
+def _state_taken(manifest: Manifest) -> StateReport | None:
     """Return what an attempt has reported of a keyed state that went on from the same one."""
     if manifest.state is None:
         return None
-    read = next(each.state for stage in job.stages for each in stage.inputs if each.state and each.argument == name)
     content = manifest.state
-    return StateReport(content.tallies, content.changed, is_whole=read.is_full, rows=content.rows)
+    return StateReport(
+        tallies=content.tallies,
+        changed=content.changed,
+        is_whole=all(each.epoch == manifest.epoch for each in content.files),
+        rows=content.rows,
+        estimate=content.estimate,
+    )

@@ -25,6 +25,8 @@ class Due:
     """Pending clears are delivered to Airflow."""
     runs: tuple[str, ...] | None = ()
     """The runs whose results may be needed no more; None: all, and published versions and checkpoints, too."""
+    early: tuple[str, ...] | None = ()
+    """The runs whose provisional rows may be other ones now, of sinks that publish early; None: all."""
     readers: bool = False
     """What other dataflows have made of older versions of its data sets runs again, as they declare."""
     receivers: bool = False

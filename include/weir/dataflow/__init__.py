@@ -35,7 +35,16 @@ from weir.dataflow.stage import (
     sink,
     source,
 )
-from weir.dataflow.state import OnReprocess, Replay, State, StateKind, broadcast_state, keyed_state, list_state
+from weir.dataflow.state import (
+    Incremental,
+    OnReprocess,
+    Replay,
+    State,
+    StateKind,
+    broadcast_state,
+    keyed_state,
+    list_state,
+)
 from weir.dataflow.targets import Target, delta, files, iceberg, kafka, postgres, target
 
 __all__ = [
@@ -48,6 +57,7 @@ __all__ = [
     "ExchangeKind",
     "FailoverStrategy",
     "Gate",
+    "Incremental",
     "NotReady",
     "OnReprocess",
     "Policy",

@@ -20,7 +20,7 @@ from weir.dataflow.digest_rule import DigestRule
 from weir.dataflow.notifications import EventKind, Receiver, sound_receivers
 from weir.dataflow.quality import Gate
 from weir.dataflow.retention import RetentionPolicy
-from weir.dataflow.stage import Exchange, Reuse, Stage, StageKind, TaskSettings
+from weir.dataflow.stage import DeliveryGuarantee, Exchange, Reuse, Stage, StageKind, TaskSettings
 from weir.dataflow.state import OnReprocess, Replay, State
 from weir.dataflow.targets import Target
 from weir.dataflow.validation import require_no_secrets, require_sound_states, sound_stages
@@ -190,6 +190,11 @@ class Dataflow:
         return (stage.reuse or self.reuse) is Reuse.EQUAL
 
     @property
+    def publishes_early(self) -> bool:
+        """Report whether a sink publishes before its run is closed; a shadow publishes nothing."""
+        return not self.shadow_of and any(stage.is_early for stage in self.stages)
+
+    @property
     def reuses_any(self) -> bool:
         """Report whether there is a stage whose task may take what another one has made of the same."""
         return any(map(self.reuses, self.stages))
@@ -326,6 +331,7 @@ class _Record:
     goes_on: bool
     moved_from: str
     asset: str
+    delivery: DeliveryGuarantee
     reuse: Reuse | None
 
 

@@ -242,6 +242,15 @@ class Reuse(Enum):
     """It computes."""
 
 
+class DeliveryGuarantee(Enum):
+    """When a sink publishes, by Flink's names."""
+
+    EXACTLY_ONCE = "exactly_once"
+    """Once the run is closed."""
+    AT_LEAST_ONCE = "at_least_once"
+    """Also before, as provisional rows, which the close confirms or replaces (docs/early-results.md)."""
+
+
 class StageKind(Enum):
     """The roles of stages."""
 
@@ -314,6 +323,8 @@ class Stage:
     """Of a source that goes on: the name that it had in earlier epochs, from whose position it goes on."""
     asset: str = field(default="", kw_only=True)
     """Of a source: the name or URI of the Airflow asset that its rows come from, for lineage: no row depends on it."""
+    delivery: DeliveryGuarantee = field(default=DeliveryGuarantee.EXACTLY_ONCE, kw_only=True)
+    """Of a sink: whether its rows are published before the run is closed, too."""
     reuse: Reuse | str | None = field(default=None, kw_only=True)
     """Whether its task may take what another one has made of the same; "equal" vouches for what its code reads."""
     sql: InitVar[str | None] = field(default=None, kw_only=True)
@@ -341,6 +352,11 @@ class Stage:
     def names(self) -> tuple[str, ...]:
         """Its name, and the former one of a source that was renamed: an earlier run may know it by either."""
         return (self.name, self.moved_from) if self.moved_from else (self.name,)
+
+    @property
+    def is_early(self) -> bool:
+        """Report whether it is a sink that publishes before its run is closed, too."""
+        return self.delivery is DeliveryGuarantee.AT_LEAST_ONCE
 
     @property
     def keeps_copy(self) -> bool:
@@ -447,13 +463,21 @@ def source(
 
 
 @answers({**dict.fromkeys(("target", "targets", "into"), "to"), **_BY})
-def sink(stage: Stage | str, name: str, *, by: str | Sequence[str] = (), to: Target | Sequence[Target] = ()) -> Stage:
+def sink(
+    stage: Stage | str,
+    name: str,
+    *,
+    by: str | Sequence[str] = (),
+    to: Target | Sequence[Target] = (),
+    delivery: DeliveryGuarantee | str = DeliveryGuarantee.EXACTLY_ONCE,
+) -> Stage:
     """Publish the rows of `stage` as the data set `name`, a version per epoch, once the run's results are complete.
 
     The region that computes `stage` stages the rows; they become visible when `weir_close` writes a pointer. The digest
     rule of `stage` applies to them. With `by`, a column or a list of them, its files are divided by key groups: a
     subtask that reads the data set by these columns reads its own ones alone. `to` publishes them into a target as
-    well, such as postgres(...), or into several, one after the other.
+    well, such as postgres(...), or into several, one after the other. With `delivery="at_least_once"` the rows are also
+    published when the sink's own tasks have committed, as provisional ones: see docs/early-results.md.
     """
     read = name_of(stage)
     require(f"sink of {read!r}", "name", name, str, f'sink("{read}", "name_of_data_set")')
@@ -461,12 +485,17 @@ def sink(stage: Stage | str, name: str, *, by: str | Sequence[str] = (), to: Tar
     copied = next((each for each in targets if keys and each.kind in COPIED), None)
     if copied is not None:
         raise Misconfigured.of("dataflow.copied_by_keys", sink=name, target=copied)
+    guarantee = choice(f"sink {name!r}", "delivery", delivery, DeliveryGuarantee)
+    fixed = next((each for each in targets if not each.takes_back), None)
+    if guarantee is DeliveryGuarantee.AT_LEAST_ONCE and fixed is not None:
+        raise Misconfigured.of("dataflow.provisional_stays", sink=name, target=fixed)
     return Stage(
         name=name,
         function="",
         inputs={read: Exchange(stage=read, kind=ExchangeKind.PIPELINED, keys=keys)},
         kind=StageKind.SINK,
         targets=targets,
+        delivery=guarantee,
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal
 
 from weir.dataflow.arguments import answers, column_names, require
 from weir.dataflow.quality import Gate, gates_of
@@ -26,6 +27,17 @@ class StateKind(Enum):
     """A list for the whole stage: every subtask reads all elements and adds its own."""
     BROADCAST = "broadcast"
     """The same rows in every subtask."""
+
+
+class Incremental(Enum):
+    """Whether an epoch writes of a keyed state what it has changed, or all of it."""
+
+    ALWAYS = "always"
+    """What it has changed, as a sorted run beside those of earlier epochs."""
+    NEVER = "never"
+    """All of the state: no file of an earlier epoch is used any more."""
+    AUTO = "auto"
+    """All of the state where that is estimated to be no more bytes than the changes and the compaction after them."""
 
 
 class OnReprocess(Enum):
@@ -52,8 +64,8 @@ class State:
 
     `schema` is Spark DDL with all columns, keys among them. `ttl` is a time such as "7 days" since the last update, in
     epoch time. `runs` bounds how many sorted runs a read merges; `budget` is how many bytes a compaction may write per
-    epoch besides twice the changes; with `is_full` each epoch writes all of the state instead of its changes. `grows`
-    requires that it never has fewer rows than in the previous epoch; `quality` are the gates of all of its rows.
+    epoch besides twice the changes. `grows` requires that it never has fewer rows than in the previous epoch; `quality`
+    are the gates of all of its rows.
     """
 
     name: str
@@ -63,7 +75,7 @@ class State:
     ttl: str | None = None
     runs: int = 8
     budget: str = "64 MB"
-    is_full: bool = False
+    incremental: Incremental = Incremental.ALWAYS
     grows: bool = False
     quality: tuple[Gate, ...] = ()
 
@@ -72,7 +84,11 @@ class State:
         return f"state {self.name!r}"
 
 
-@answers(dict.fromkeys(("by", "keys", "on", "key_by", "columns"), "key"), second="key")
+@answers(
+    dict.fromkeys(("by", "keys", "on", "key_by", "columns"), "key")
+    | {"full": "write incremental=False to write all of the state in each epoch"},
+    second="key",
+)
 def keyed_state(
     name: str,
     *,
@@ -81,7 +97,7 @@ def keyed_state(
     ttl: str | None = None,
     runs: int = 8,
     budget: str = "64 MB",
-    full: bool = False,
+    incremental: bool | Literal["auto"] = True,
     grows: bool = False,
     quality: Gate | Sequence[Gate] = (),
 ) -> State:
@@ -89,11 +105,12 @@ def keyed_state(
 
     `schema` is Spark DDL with the key columns, like "tailnum STRING, flights BIGINT". With `ttl="7 days"` a row that
     was last updated in an epoch that starts at t is invisible in epochs that start at t + 7 days or later.
+    An epoch writes what it has changed; with `incremental=False` all of the state; with "auto" all of it where that is
+    estimated to be no more bytes than the changes and their compaction. The rows and their digest are the same.
     `grows=True` requires that there are never fewer rows than in the previous epoch. Suites of `quality` check all rows
     of the state; a suite with when="restored" costs nothing in an ordinary epoch.
     """
     where = f"keyed_state({name!r})"
-    require(where, "full", full, bool, "full=True, or leave it out")
     require(where, "quality", quality, (Gate, list, tuple), 'expectations("name_of_a_suite")')
     return State(
         name=name,
@@ -103,10 +120,18 @@ def keyed_state(
         ttl=ttl,
         runs=runs,
         budget=budget,
-        is_full=full,
+        incremental=_incremental(where, incremental),
         grows=grows,
         quality=gates_of(quality),
     )
+
+
+def _incremental(where: str, given: object) -> Incremental:
+    if isinstance(given, bool):
+        return Incremental.ALWAYS if given else Incremental.NEVER
+    if given != Incremental.AUTO.value:
+        require(where, "incremental", given, (), 'incremental=True, incremental=False or incremental="auto"')
+    return Incremental.AUTO
 
 
 @answers({"key": "its elements have no key: write keyed_state(...)", "schema": "its elements are JSON: leave it out"})

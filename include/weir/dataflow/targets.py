@@ -35,6 +35,8 @@ LONGEST_NAME = 63
 COPIED = ("files", "delta", "iceberg")
 """The kinds of which readers get the store's own files, with all columns that these have."""
 
+_TAKING_BACK = ("files", "files_on_s3", "postgres", "delta", "iceberg")
+
 _LONGEST_NAMES = {"files": 255 - len("..versions")}
 """In bytes, where they are less than the 255 of file systems: the folder of versions has a longer name."""
 
@@ -64,6 +66,11 @@ class Target(AsJson):
     def only_appends(self) -> bool:
         """Report whether it refuses other content of an epoch that it has; one of a user by this option, too."""
         return self.options.get("mode") == "append"
+
+    @property
+    def takes_back(self) -> bool:
+        """Report whether an epoch's rows can be taken out again, and those before put back."""
+        return self.kind in _TAKING_BACK and self.options.get("mode", "replace_epoch") == "replace_epoch"
 
     def __str__(self) -> str:
         """Name it for people, such as `postgres reports.delays`."""

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any
 
 from weir.dataflow.state import State
-from weir.formats.manifest import DataFile, RowRange, StateFile, UpdateDigest
+from weir.formats.manifest import DataFile, RowRange, StateFile, UpdateDigest, WriteEstimate
 from weir.topology.ids import AttemptId, Digest, Epoch, RunId
 from weir.topology.partitions import Layout, PartitionId
 
@@ -43,7 +43,8 @@ class StatePartition:
 
     `tallies` are the per-update digests of its live rows, from its manifest; a restored state continues from them.
     Where they are None, its rows were not counted: there are `rows` at most, and `rows_at_least`.
-    `versions` are those of the code that is known to make it.
+    `versions` are those of the code that is known to make it. `estimate` is given where it has decided whether the
+    epoch wrote all of the state.
     """
 
     subtask: int
@@ -55,6 +56,7 @@ class StatePartition:
     files: tuple[StateFile, ...]
     versions: tuple[str, ...]
     rows_at_least: int | None = None
+    estimate: WriteEstimate | None = None
 
     @property
     def range(self) -> RowRange | None:

@@ -200,12 +200,30 @@ class RowRange:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteEstimate:
+    """Why an epoch has written all of a state, or its changes only, where the state is `incremental="auto"`: bytes.
+
+    These are those of all of the state, of the changes, and of the compaction that the changes would bring about.
+    """
+
+    full: int
+    changes: int
+    compaction: int
+
+    @property
+    def is_full(self) -> bool:
+        """Report whether all of the state was written."""
+        return self.full <= self.changes + self.compaction
+
+
+@dataclass(frozen=True, slots=True)
 class StateContent:
     """The content of a partition of keyed state: its files, oldest epoch first, and the digests of its live rows.
 
     `tallies` is None where the old rows of keys were not looked for (a blind upsert): `rows` is given then.
     `changed` counts the rows written in its own epoch, deleted keys included. Rows that were last updated at
-    `expired_until` or before have expired (None: without a time to live, or restored).
+    `expired_until` or before have expired (None: without a time to live, or restored). `estimate` is given where it
+    has decided how the epoch was written.
     """
 
     files: tuple[StateFile, ...]
@@ -213,6 +231,7 @@ class StateContent:
     changed: int
     rows: RowRange | None = None
     expired_until: int | None = None
+    estimate: WriteEstimate | None = None
 
     @property
     def is_counted(self) -> bool:

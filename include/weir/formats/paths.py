@@ -24,6 +24,9 @@ RUN_RECORD: Final = "_run.json"
 SINKS: Final = "_sinks"
 """The folder of the pointers of all published data sets."""
 
+PROVISIONAL: Final = ".provisional"
+"""How the name of a pointer to provisional rows ends: readers of versions pass over it."""
+
 _REGIONS: Final = "_regions"
 """The folder, in that of a run, of the records of attempts."""
 
@@ -252,6 +255,7 @@ def pointer_folder(dataflow: str, sink: str, epoch: str) -> str:
     return f"{sinks_folder(dataflow)}/{sink}/{epoch}"
 
 
-def pointer_path(dataflow: str, sink: str, epoch: str, version: int) -> str:
-    """The pointer of one version; names sort as versions do."""
-    return f"{pointer_folder(dataflow, sink, epoch)}/{version:06d}.json"
+def pointer_path(dataflow: str, sink: str, epoch: str, version: int, *, is_provisional: bool = False) -> str:
+    """The pointer of one version, or of provisional rows, which have no version; names sort as versions do."""
+    suffix = PROVISIONAL if is_provisional else ".json"
+    return f"{pointer_folder(dataflow, sink, epoch)}/{version:06d}{suffix}"

@@ -50,6 +50,8 @@ class Pointer:
     ledger: str
     revision: int = 0
     deliveries: tuple[dict[str, Any], ...] = ()
+    lacks: str = ""
+    """Of provisional rows: what their run had yet to do when they were published."""
 
     def to_json(self) -> bytes:
         """Encode the pointer as it is stored."""

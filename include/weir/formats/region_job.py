@@ -12,7 +12,15 @@ from typing import Any, Final
 from weir.dataflow.digest_rule import PLAIN_RULE, DigestRule
 from weir.dataflow.state import State
 from weir.formats.checks import CheckReason, CheckReport, CheckToRun
-from weir.formats.manifest import OF_STORED_ROWS, ContentDigest, DataFile, RowRange, StageCopy, UpdateDigest
+from weir.formats.manifest import (
+    OF_STORED_ROWS,
+    ContentDigest,
+    DataFile,
+    RowRange,
+    StageCopy,
+    UpdateDigest,
+    WriteEstimate,
+)
 from weir.formats.paths import LOADED, folder_of, result_folder
 from weir.topology.ids import AttemptId, Digest, Epoch, RunId
 from weir.topology.partitions import KeyFilter, Layout
@@ -42,7 +50,7 @@ class PartitionToRead:
 
 @dataclass(frozen=True, slots=True)
 class StateFileToRead:
-    """A file of keyed state, in Spark's spelling of its path; see StateFile."""
+    """A file of keyed state, in Spark's spelling of its path; see StateFile. `rows` and `bytes` are those in use."""
 
     path: str
     epoch: Epoch
@@ -402,9 +410,9 @@ class StateReport:
     """The content of a partition of keyed state after the epoch.
 
     `tallies` are those of its live rows, by their last update, and make its digest; None where they are not known,
-    and `rows` is given. `changed` rows were written. With
-    `is_whole` the written files are all of it: nothing of the epoch before is used any more. `rows_before` are those of
-    the epoch before that are visible and of this partition's key groups.
+    and `rows` is given. `changed` rows were written. With `is_whole` the written files are all of it: nothing of the
+    epoch before is used any more. `estimate` is given where it has decided that. `rows_before` are those of the epoch
+    before that are visible and of this partition's key groups.
     """
 
     tallies: tuple[UpdateDigest, ...] | None
@@ -412,6 +420,7 @@ class StateReport:
     is_whole: bool = False
     rows_before: int | None = None
     rows: RowRange | None = None
+    estimate: WriteEstimate | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

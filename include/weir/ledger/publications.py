@@ -41,11 +41,17 @@ READABLE = and_(
 )
 """Whether readers get a version: its pointer is there, and is not about to be deleted."""
 
+SHOWN_EARLY = and_(
+    PublicationRow.lacks.is_not(None), PublicationRow.expiring_at.is_(None), PublicationRow.expired_at.is_(None)
+)
+"""Whether these are provisional rows that are shown, and are not about to be taken back."""
+
 _PUBLISHED = select(PublicationRow.id).where(PublicationRow.published_at.is_not(None))
 
 _LAST = (
     select(PublicationRow)
     .where(PublicationRow.run == bindparam("run"), PublicationRow.sink == bindparam("sink"))
+    .where(PublicationRow.lacks.is_(None))
     .order_by(PublicationRow.version.desc())
     .limit(1)
 )
@@ -56,30 +62,55 @@ def last_publication(session: Session, run: str, sink: str) -> PublicationRow | 
     return session.scalar(_LAST, {"run": run, "sink": sink})
 
 
+def last_published(session: Session, run: str, sink: str) -> PublicationRow | None:
+    """Return the newest version of `sink` that readers get."""
+    return readable_versions(session, [(run, sink)]).get((run, sink))
+
+
 def is_expiring(row: PublicationRow) -> bool:
     """Report whether the pointer of a version is deleted, or may be at any moment."""
     return row.expiring_at is not None or row.expired_at is not None
 
 
 def next_version(session: Session, run: str, sink: str) -> int:
-    """Return the next version number."""
-    highest = session.scalar(
-        select(func.max(PublicationRow.version)).where(PublicationRow.run == run, PublicationRow.sink == sink)
+    """Return the next number, of a version or of provisional rows.
+
+    The number after that of provisional rows is kept for what takes their place when they are withdrawn.
+    """
+    query = select(PublicationRow.version, PublicationRow.lacks).where(
+        PublicationRow.run == run, PublicationRow.sink == sink
     )
-    return (highest or 0) + 1
+    highest = session.execute(query.order_by(PublicationRow.version.desc()).limit(1)).one_or_none()
+    return 1 if highest is None else highest.version + (1 if highest.lacks is None else 2)
 
 
 def begin_publication(
     session: Session, run: str, sink: str, version: int, attempt: str, digest: str, pointer: Pointer
 ) -> None:
-    """Record that a version is about to be published, with its folders."""
-    path = pointer_path(pointer.dataflow, sink, pointer.epoch, version)
-    folders = [each.folder for each in pointer.partitions]
+    """Record that a version is about to be published, or provisional rows are, with its folders."""
+    path = pointer_path(pointer.dataflow, sink, pointer.epoch, version, is_provisional=bool(pointer.lacks))
+    folders, lacks = [each.folder for each in pointer.partitions], pointer.lacks or None
     row = PublicationRow(
-        run=run, sink=sink, version=version, attempt=attempt, digest=digest, pointer=path, folders=folders
+        run=run, sink=sink, version=version, attempt=attempt, digest=digest, pointer=path, folders=folders, lacks=lacks
     )
     session.add(row)
     session.get_one(RunRow, run).released_at = None
+
+
+def provisional_rows(session: Session, run: str, sink: str | None = None) -> list[PublicationRow]:
+    """Return the provisional rows of a run that are shown, or were and are not taken back everywhere, oldest first."""
+    query = select(PublicationRow).where(
+        PublicationRow.run == run, PublicationRow.lacks.is_not(None), PublicationRow.expired_at.is_(None)
+    )
+    query = query if sink is None else query.where(PublicationRow.sink == sink)
+    return list(session.scalars(query.order_by(PublicationRow.version)))
+
+
+def runs_with_provisional_rows(session: Session, dataflow: str) -> list[str]:
+    """Return the runs of a dataflow that have such rows."""
+    query = select(PublicationRow.run).join(RunRow, RunRow.id == PublicationRow.run)
+    live = (RunRow.dataflow == dataflow, PublicationRow.lacks.is_not(None), PublicationRow.expired_at.is_(None))
+    return list(session.scalars(query.where(*live).distinct().order_by(PublicationRow.run)))
 
 
 def complete_publications(session: Session, run: str, attempt: str, now: datetime) -> None:

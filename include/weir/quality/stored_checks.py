@@ -108,7 +108,6 @@ def _state(store: Store, dataflow: Dataflow, state: State, manifest: Manifest, r
         tallies=recorded.tallies,
         updated=0 if until is None else epoch_seconds(manifest.epoch),
         expired_until=until,
-        is_full=state.is_full,
     )
 
 

@@ -20,6 +20,7 @@ from weir.execution.run_state import Obstacle, RunState
 from weir.formats.manifest import Manifest
 from weir.integrity.verify import reference
 from weir.ledger.database.tables import PublicationRow, ResultRow, RunRow
+from weir.ledger.publications import provisional_rows
 from weir.ledger.results import results_in
 from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
@@ -54,6 +55,8 @@ class Chosen:
     version: int | None
     rows: tuple[ResultRow, ...]
     is_inspected: bool = False
+    lacks: str = ""
+    """Of provisional rows: what their run has yet to do."""
 
     @classmethod
     def of(cls, run: RunRow, stage: str, layout: str, rows: Iterable[ResultRow], version: int | None = None) -> Chosen:
@@ -94,6 +97,17 @@ def published_results(
     rows = _of_version(session, found)
     _require(row, rows)
     return Chosen.of(row, sink, layout.id, rows, found.version)
+
+
+def provisional_results(session: Session, row: RunRow, topology: Topology, sink: str) -> Chosen | None:
+    """Return the provisional rows that a sink of an open run shows; None where it shows none. Raises Unreadable."""
+    shown = [each for each in provisional_rows(session, row.id, sink) if each.expiring_at is None]
+    if not shown:
+        return None
+    (layout,) = topology.layouts_of(sink)
+    rows = _of_version(session, shown[-1])
+    _require(row, rows)
+    return replace(Chosen.of(row, sink, layout.id, rows, shown[-1].version), lacks=shown[-1].lacks or "")
 
 
 def published_version(session: Session, run: str, sink: str, version: int | None = None) -> PublicationRow:

@@ -8,14 +8,21 @@ from __future__ import annotations
 from collections import Counter
 from datetime import UTC, date, datetime
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import PublicationRow, ResultRow, RunRow
 from weir.ledger.names import NO_RUN, SHOWN, require_dataflow, unknown_run
+from weir.ledger.publications import SHOWN_EARLY
 from weir.ledger.runs import runs_of, topology_of
-from weir.reading.availability import Chosen, current_results, published_results, results_of_attempt
+from weir.reading.availability import (
+    Chosen,
+    current_results,
+    provisional_results,
+    published_results,
+    results_of_attempt,
+)
 from weir.topology.regions import Topology
 
 When = str | date | datetime | None
@@ -29,9 +36,12 @@ def choose(
     stage: str | None,
     attempt: str | None = None,
     version: int | None = None,
+    *,
+    provisional: bool = False,
 ) -> Chosen:
     """Find what is meant; of an `attempt` what it has written, also in quarantine; of a sink a version, or the newest.
 
+    With `provisional`, of a sink its provisional rows, where it shows any.
     Raises Misconfigured for what is not known, and Unreadable for what cannot be read.
     """
     known = runs_of(session, dataflow)
@@ -47,10 +57,13 @@ def choose(
         raise Misconfigured.of("reading.run_not_begun", row_id=row.id, run_id=row.run_id)
     topology = _topology(wanted or begun[-1])
     name = _stage(topology, stage)
-    row = wanted or _newest(session, begun, topology, name)
+    row = wanted or _newest(session, begun, topology, name, provisional=provisional)
     topology = _topology(row)
     require_written(row, topology, name)
     if name in topology.sinks:
+        early = provisional_results(session, row, topology, name) if provisional else None
+        if early is not None:
+            return early
         return published_results(session, row, topology, name, version)
     return current_results(session, row, name)
 
@@ -127,10 +140,14 @@ def _at(known: list[RunRow], time: date | None) -> list[RunRow]:
     return [row for row in known if row.interval_start <= at < row.interval_end]
 
 
-def _newest(session: Session, begun: list[RunRow], topology: Topology, stage: str) -> RunRow:
+def _newest(
+    session: Session, begun: list[RunRow], topology: Topology, stage: str, *, provisional: bool = False
+) -> RunRow:
     """Return the newest run in which the stage was computed, whatever its results' present state."""
     if stage in topology.sinks:
-        query = select(PublicationRow.run).where(PublicationRow.sink == stage, PublicationRow.published_at.is_not(None))
+        is_published = PublicationRow.published_at.is_not(None)
+        is_shown = or_(is_published, SHOWN_EARLY) if provisional else is_published
+        query = select(PublicationRow.run).where(PublicationRow.sink == stage, is_shown)
     else:
         query = select(ResultRow.run).where(ResultRow.stage == stage, ResultRow.is_current)
     counts = Counter(session.scalars(query))

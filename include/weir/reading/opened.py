@@ -105,8 +105,13 @@ class OpenedResults(Opened):
 
     @property
     def version(self) -> int | None:
-        """The published version; None for a stage that is no sink."""
+        """The published version, or the number of provisional rows; None for a stage that is no sink."""
         return self._chosen.version
+
+    @property
+    def lacks(self) -> str:
+        """What the run of provisional rows has yet to do; empty for a version."""
+        return self._chosen.lacks
 
     @property
     def partitions(self) -> tuple[OpenPartition, ...]:

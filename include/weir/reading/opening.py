@@ -28,6 +28,7 @@ def open_results(
     stage: str | None = None,
     *,
     attempt: str | None = None,
+    provisional: bool = False,
     services: Services | None = None,
 ) -> OpenedResults: ...
 
@@ -54,6 +55,7 @@ def open_results(
     checkpoint: int | str | None = None,
     fresh: bool = False,
     attempt: str | None = None,
+    provisional: bool = False,
     services: Services | None = None,
 ) -> OpenedResults | OpenedState:
     """Open the rows of a stage of a run, or a keyed state, for reading, and keep them as long as they are open.
@@ -64,8 +66,9 @@ def open_results(
     of a checkpoint or savepoint, given by `checkpoint`: its number, a savepoint's name, or its folder. If none is named
     and the newest epoch's state cannot be read, as while a correction of an earlier epoch cascades, that of the newest
     epoch that is whole is opened, and is `stale`; with `fresh` that is refused. `attempt` opens what one attempt has
-    written, also in quarantine: that of its own subtask. Ledger and store are those of the environment, or of the local
-    stack, unless `services` are given.
+    written, also in quarantine: that of its own subtask. With `provisional` the rows are those that a sink with
+    delivery="at_least_once" shows before its run is closed, where it shows any: `lacks` says so. Ledger and store are
+    those of the environment, or of the local stack, unless `services` are given.
 
     Raises Misconfigured for what is not known, Unreadable for what was released, lost, or is not valid (it says what
     brings it back), and Retryable where ledger or store do not answer.
@@ -83,7 +86,7 @@ def open_results(
                 is_fresh=fresh,
             )
             return open_wanted_state(StateReader(services), wanted, closing)
-        return open_stage(services, WantedStage(dataflow, run, stage, attempt), closing)
+        return open_stage(services, WantedStage(dataflow, run, stage, attempt, provisional=provisional), closing)
     raise AssertionError  # for mypy: an ExitStack may suppress errors, this one does not
 
 
@@ -97,6 +100,7 @@ class WantedStage:
     attempt: str | None = None
     version: int | None = None
     by: str = "weir.open"
+    provisional: bool = False
 
 
 def open_stage(services: Services, wanted: WantedStage, closing: ExitStack) -> OpenedResults:
@@ -104,7 +108,9 @@ def open_stage(services: Services, wanted: WantedStage, closing: ExitStack) -> O
     dataflow = wanted.dataflow
     require_own_ledger(services, dataflow)
     with services.ledger.transaction(dataflow) as session:
-        chosen = choose(session, dataflow, wanted.run, wanted.stage, wanted.attempt, wanted.version)
+        chosen = choose(
+            session, dataflow, wanted.run, wanted.stage, wanted.attempt, wanted.version, provisional=wanted.provisional
+        )
         numbers = [row.id for row in chosen.rows]
         claim = claimed(session, services, dataflow, numbers, reader(wanted.by), chosen.states)
     lease = ReadLease(claim)

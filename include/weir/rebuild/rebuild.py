@@ -291,7 +291,7 @@ def _records(
     known, stored = {row.epoch: row for row in runs_of(session, dataflow)}, {each.epoch: each for each in found}
     pairs, notes = [], []
     for epoch in sorted({*known, *stored}):
-        there = stored.get(epoch, EpochCatalogue(epoch, None, (), (), ()))
+        there = stored.get(epoch, EpochCatalogue(epoch, None, (), (), (), ()))
         record = _record(session, known.get(epoch), there)
         if record is not None:
             pairs.append((record, there))
@@ -339,7 +339,7 @@ def _run(
         supersede_all(session, row.id, REASON, now)
         session.flush()
     if record.pinned is None:
-        enter_publications(session, row, epoch.pointers)
+        enter_publications(session, row, (*epoch.pointers, *epoch.provisional))
         note = f"it is to be pinned anew: clear the whole run {row.run_id} in Airflow"
         published, notes = len(epoch.pointers), [*epoch.notes, note]
         return RebuiltRun(run=row.id, run_id=row.run_id, published=published, notes=tuple(notes))
@@ -381,14 +381,14 @@ def _run(
             "finds those that still are not"
         )
     enter_quarantine(session, row.id, (each for each in quarantined if each in own), now)
-    enter_published(session, row.id, own, epoch.pointers, now)
+    enter_published(session, row.id, own, (*epoch.pointers, *epoch.provisional), now)
     enter_checks(session, row, own)
     if not row.has_dag_run:
         row.closed_at = row.closed_at or now
     restored = [stored.manifest for each in chosen.restored.values() for stored in each.results.values()]
     enter_pins(session, row.dataflow, row.epoch, restored, now)
     notes += _enter_splits(session, row.id, splits, readers, now)
-    enter_publications(session, row, epoch.pointers)
+    enter_publications(session, row, (*epoch.pointers, *epoch.provisional))
     session.flush()
     summary = _summary(session, row, topology, epoch, notes)
     return replace(summary, is_changed=_known(session, row.id) != before)

@@ -8,9 +8,11 @@ A verb is added by a line in `VERBS` and the function that plans it.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -37,6 +39,7 @@ from weir.recovery.run_plans import (
 from weir.requests.request import Request
 from weir.snapshots.restore import RestoreRequest, restore
 from weir.snapshots.savepoint import SavepointRequest, checkpoint_to_save, create, displaced
+from weir.snapshots.seal import seal_plan, seal_preview, seal_run
 
 VERIFIES: Final = "verify"
 """The hash of a verification, which restarts nothing, whatever the plan is."""
@@ -64,7 +67,7 @@ class Planned:
     """What a request would do now: its hash, the DAGs whose task instances it is about, and how it is carried out.
 
     `nothing` says why there is nothing to do; empty if there is. `carry_out` takes Airflow and the name of the person,
-    and returns what was done. `at` is what the address of the page has of it.
+    and returns what was done. `at` is what the address of the page has of it, `says` what its button tells before.
     """
 
     hash: str
@@ -72,6 +75,7 @@ class Planned:
     at: Mapping[str, str | int]
     carry_out: Callable[[AirflowStates, str], str]
     nothing: str = ""
+    says: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +196,28 @@ def _reuse(services: Services, request: Request, reach: Reach) -> Planned:  # no
     return Planned(hash=acts.hash, dags=acts.dags, at=_page_of(run), carry_out=carry_out, nothing=nothing)
 
 
+def _seal(services: Services, request: Request, reach: Reach) -> Planned:  # noqa: ARG001  as above
+    """Plan what `weir seal RUN --apply` does; that command also tells which tasks of later runs run again."""
+    run = _run(services, request)
+    plan = seal_preview(services, run.id)
+
+    def carry_out(airflow: AirflowStates, by: str) -> str:
+        return "; ".join(seal_run(services, seal_plan(services, run.id), airflow, by))
+
+    hash_ = hashlib.sha256(json.dumps(asdict(plan), sort_keys=True).encode()).hexdigest()
+    nothing = f"{run.id} is {plan.sealed_why}" if plan.sealed_why else plan.impossible
+    fenced = f", {len(plan.running)} task(s) that run are stopped" if plan.running else ""
+    says = f"it publishes nothing{fenced}, and {len(plan.followers)} later run(s) go on from {plan.before}"
+    return Planned(
+        hash=hash_,
+        dags=dags_of(services, run.dataflow),
+        at=_page_of(run),
+        carry_out=carry_out,
+        nothing=nothing,
+        says=says if plan.failed and plan.followers and not nothing else "",
+    )
+
+
 def _verify(services: Services, request: Request, reach: Reach) -> Planned:  # noqa: ARG001  as above
     """Plan what `weir verify RUN` does."""
     run = _run(services, request)
@@ -293,6 +319,7 @@ def _restore(services: Services, request: Request, reach: Reach) -> Planned:  # 
 VERBS: Final[Mapping[str, Verb]] = {
     "apply": Verb(right=Right.EDIT, page="run", command="weir plan {name} --apply", plan=_apply),
     "reuse": Verb(right=Right.EDIT, page="run", command="weir clear {name} --reuse --apply", plan=_reuse),
+    "seal": Verb(right=Right.OPERATE, page="run", command="weir seal {name} --apply", plan=_seal),
     "repair": Verb(right=Right.EDIT, page="run", command="weir verify {name} --repair", plan=_repair),
     "verify": Verb(right=Right.READ, page="run", command="weir verify {name}", plan=_verify),
     "clear": Verb(right=Right.EDIT, page="task", command="Airflow's button Clear, without Downstream", plan=_clear),

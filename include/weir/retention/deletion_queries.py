@@ -302,7 +302,8 @@ def _published(session: Session, run: str, stored: Collection[ResultRow]) -> dic
             newest.add(row.sink)
         parts = [each for each in stored if each.folder in row.folders]
         for each in parts:
-            reason = f"it is version {row.version} of {row.sink}"
+            what = "version" if row.lacks is None else "provisional rows"
+            reason = f"it is {what} {row.version} of {row.sink}"
             pins.setdefault(each.id, Pin(Keeper.VERSION, reason, is_newest))
         if is_newest:  # or the next version of which another part has changed would have these parts recomputed
             for each in _equal_to(parts, stored):

@@ -19,7 +19,7 @@ from weir.coordination.services import Services
 from weir.dataflow.retention_settings import RetentionSettings
 from weir.ledger.database.tables import UNSETTLED, PublicationRow, RunRow
 from weir.ledger.deliveries import is_pending
-from weir.ledger.publications import note_published, reader_to_come
+from weir.ledger.publications import note_published, provisional_rows, reader_to_come
 from weir.ledger.runs import dataflow_of, newest_dataflow_settings
 from weir.retention.deletion_queries import last_event
 from weir.retention.deletion_rules import expired_versions, is_gone
@@ -109,7 +109,7 @@ def _candidates(
     own = [run for run in runs if dataflow_of(run) == dataflow]
     if not own:
         return []
-    query = select(PublicationRow).where(live, PublicationRow.run.in_(own))
+    query = select(PublicationRow).where(live, PublicationRow.run.in_(own), PublicationRow.lacks.is_(None))
     rows = session.scalars(query.order_by(PublicationRow.run, PublicationRow.sink, PublicationRow.version))
     of_runs = (list(group) for _, group in groupby(rows, key=lambda row: row.run))
     return [row for group in of_runs if _may_expire(group, before) for row in group]
@@ -137,4 +137,6 @@ def _of_sink(
         del why[newest]  # its target has still to get it
     if why.get(newest, _BEGUN) is not _BEGUN and reader_to_come(session, run, rows[0].sink) is not None:
         del why[newest]
+    if why.get(newest, _BEGUN) is not _BEGUN and provisional_rows(session, run.id, rows[0].sink):
+        del why[newest]  # it is put back where they are withdrawn
     return [(row, why[row.version]) for row in rows if row.version in why]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
@@ -26,7 +27,7 @@ from weir.dataflow.targets import Target
 from weir.errors import Internal, Misconfigured, Retryable, WeirError, causes_of, is_disk_full
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.formats.notification import Event, Subject, person_event
-from weir.ledger.database.tables import AttemptRow, DeliveryRow, RunRow
+from weir.ledger.database.tables import AttemptRow, DeliveryRow, PublicationRow, RunRow
 from weir.ledger.deliveries import (
     deliveries_of,
     note_delivered,
@@ -188,6 +189,36 @@ def deliver(
     return problems
 
 
+def deliver_provisional(services: Services, dataflow: str, row: PublicationRow) -> list[Undelivered]:
+    """Commit provisional rows into their targets, where they are not yet; nobody is told. Return what could not be."""
+    with services.ledger.transaction() as session:
+        rows = deliveries_of(session, row.run, row.sink, row.version)
+        found = [(each.id, Delivery.from_json(each.delivery)) for each in rows if each.outcome is None]
+    problems = (_deliver(services, dataflow, number, delivery, {}, is_told=False) for number, delivery in found)
+    return [each for each in problems if each is not None]
+
+
+def take_out(services: Services, dataflow: str, number: int, delivery: Delivery, outcome: str | None) -> None:
+    """Take provisional rows out of a target of which it has no version: it holds no rows of the epoch then.
+
+    Rows of which it is not known whether they got there are put there first: a process that was suspended while it did
+    that finds them taken out. Raises what the target does not do.
+    """
+    if outcome == Outcome.ROLLED_BACK.value:
+        return
+    if outcome is None:
+        with suppress(Misconfigured):  # what the target refuses is not there
+            _commit(services, delivery)
+    opened = open_target(delivery.target, services)
+    try:
+        opened.rollback(delivery.version, delivery.token)
+    except Exception as error:
+        raise _said(delivery.target, error) from error
+    with services.ledger.transaction(dataflow) as session:
+        row = session.get_one(DeliveryRow, number)
+        row.outcome, row.delivered_at, row.problem = Outcome.ROLLED_BACK.value, services.now(), None
+
+
 def shuffled(services: Services, values: Sequence[_Value], name_of: Callable[[_Value], str]) -> list[_Value]:
     """Return values in an order of their names that time chooses; those of one name stay in theirs."""
     now = services.now().isoformat()
@@ -235,7 +266,7 @@ def _roll_back(services: Services, dataflow: str, number: int, delivery: Deliver
 
 
 def _deliver(
-    services: Services, dataflow: str, number: int, delivery: Delivery, silence: Silence
+    services: Services, dataflow: str, number: int, delivery: Delivery, silence: Silence, *, is_told: bool = True
 ) -> Undelivered | None:
     try:
         outcome, copied = _commit_if_heard(services, delivery, silence)
@@ -247,7 +278,7 @@ def _deliver(
             note_problem(row, shortened(str(error), _TEXT), services.now())
             since = row.problem_since or services.now()
             problem = Undelivered(row.run, row.sink, row.version, delivery.target, since, error)
-            if problem.needs_person(services.now()):
+            if is_told and problem.needs_person(services.now()):
                 tell(session, _waits(delivery, problem), services.now())
             return problem
     with services.ledger.transaction(dataflow) as session:
@@ -255,7 +286,7 @@ def _deliver(
         if row.outcome is not None:  # another process has committed it meanwhile, or a person has taken it out again
             return None
         note_delivered(session, row, outcome.value, copied, Outcome.SUPERSEDED.value, services.now())
-        if outcome in (Outcome.COMMITTED, Outcome.EQUAL):
+        if is_told and outcome in (Outcome.COMMITTED, Outcome.EQUAL):
             tell(session, _arrived(delivery, row.run, outcome), services.now())
     return None
 

@@ -28,6 +28,9 @@ Token = dict[str, Any]
 ROLLED_BACK: Final = ""
 """The digest in the marker of a version whose rows were taken out: no version has it."""
 
+PROVISIONAL: Final = "provisional "
+"""How the digest of provisional rows begins, in the marker, too; a version that has the rest of it confirms them."""
+
 
 @dataclass(frozen=True, slots=True)
 class VersionFile:
@@ -69,9 +72,14 @@ class Version:
         """Report whether a marker is that of this version, or of an earlier one with equal rows."""
         return number == self.number or (number < self.number and digest == self.digest)
 
+    def confirms(self, number: int, digest: str | None) -> bool:
+        """Report whether a marker is that of provisional rows to which this version is equal."""
+        return number < self.number and digest == f"{PROVISIONAL}{self.digest}"
+
     def __str__(self) -> str:
         """Name it for people."""
-        return f"version {self.number} of {self.sink}@{self.epoch}"
+        what = "provisional rows" if self.digest.startswith(PROVISIONAL) else "version"
+        return f"{what} {self.number} of {self.sink}@{self.epoch}"
 
 
 class Outcome(Enum):

@@ -26,7 +26,13 @@ from weir.formats.pointer import Pointer, PublishedPartition, pointer_from_json
 from weir.integrity.verify import reference
 from weir.ledger.deliveries import deliver_again, deliveries_of, enter_deliveries
 from weir.ledger.leases import drop_leases
-from weir.ledger.publications import begin_publication, is_expiring, last_publication, next_version
+from weir.ledger.publications import (
+    begin_publication,
+    is_expiring,
+    last_publication,
+    next_version,
+    provisional_rows,
+)
 from weir.ledger.results import results_in
 from weir.ledger.snapshot import run_state
 from weir.recovery.awaiting import wait_for
@@ -266,7 +272,10 @@ def _is_in_place(services: Services, run: str, sink: SinkResult, intact: Mapping
     """
     with services.ledger.transaction() as session:
         last = last_publication(session, run, sink.sink)
+        has_provisional = bool(provisional_rows(session, run, sink.sink))
     if last is None or last.published_at is None or is_expiring(last) or last.digest != sink.digest:
+        return False
+    if has_provisional:  # a new version takes their place in the targets
         return False
     if not _is_of(services, last.pointer, last.attempt) or not _has_targets(services, run, sink, last.version):
         return False

@@ -8,7 +8,7 @@ published, or whose checkpoint is complete, is never sealed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -76,7 +76,24 @@ def seal_plan(services: Services, name: str) -> SealPlan:
     return plan
 
 
+def seal_preview(services: Services, run: RunId) -> SealPlan:
+    """Return the plan but for tasks of later runs that run again: for a process that only reads the ledger."""
+    with services.ledger.transaction() as session:
+        return _previewed(session, session.get_one(RunRow, run))
+
+
 def _planned(session: Session, services: Services, row: RunRow) -> SealPlan:
+    plan = _previewed(session, row)
+    if plan.sealed_why or plan.impossible:
+        return plan
+    try:
+        done = seal(session, services, row, "")
+    except Misconfigured as error:
+        return replace(plan, impossible=str(error))
+    return replace(plan, reruns=tuple(_reruns(session, done.followers)))
+
+
+def _previewed(session: Session, row: RunRow) -> SealPlan:
     if row.sealed_at is not None:
         return SealPlan(
             run=row.id,
@@ -89,13 +106,6 @@ def _planned(session: Session, services: Services, row: RunRow) -> SealPlan:
     running = tuple(sorted(str(each) for each, of in tries.items() if of.state in LIVE))
     sinks = () if row.pinned is None else topology_of(row.pinned).sinks
     kept = tuple(ranges_of(session, row.id))
-    impossible = "; ".join(_obstacles(session, row))
-    done = Sealed((), 0, ())
-    if not impossible:
-        try:
-            done = seal(session, services, row, "")
-        except Misconfigured as error:
-            impossible = str(error)
     return SealPlan(
         run=row.id,
         before=_before(session, row),
@@ -104,8 +114,7 @@ def _planned(session: Session, services: Services, row: RunRow) -> SealPlan:
         sinks=tuple(sinks),
         kept=kept,
         followers=_open_after(session, row),
-        reruns=tuple(_reruns(session, done.followers)),
-        impossible=impossible,
+        impossible="; ".join(_obstacles(session, row)),
     )
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from weir.coordination.registered import Registered
 from weir.coordination.services import Services
 from weir.coordination.values import AssignedState
-from weir.dataflow.state import State, StateKind
+from weir.dataflow.state import Incremental, State, StateKind
 from weir.dataflow.state_evolution import Evolution, evolution, problems
 from weir.dataflow.state_schema import fields_of_json
 from weir.errors import Misconfigured
@@ -26,6 +26,7 @@ from weir.formats.paths import is_below_dataflow
 from weir.formats.region_job import OutputReport, ReplacedState, StateFileToRead, StateToRead
 from weir.ledger.runs import Run, epoch_of_run
 from weir.state.chain_rules import rows_known
+from weir.state.compaction_rules import bytes_of
 from weir.state.compactions import Compactions, compacted_files, missing_files
 from weir.state.file_rules import assigned_files, epoch_seconds, expired_until, oldest_first, visible
 from weir.store.errors import NotFound
@@ -161,7 +162,11 @@ def state_to_read(services: Services, run: Run, assigned: AssignedState, replace
     """Describe an assigned state to the job; `replaced` is what its epoch has committed before."""
     files = files_to_read(services.store, assigned.files)
     updated = 0 if assigned.expired_until is None else epoch_seconds(run.epoch)
-    is_full = assigned.state.is_full or assigned.is_rewritten or needs_others(run.dataflow.name, assigned.files)
+    is_full = (
+        assigned.state.incremental is Incremental.NEVER
+        or assigned.is_rewritten
+        or needs_others(run.dataflow.name, assigned.files)
+    )
     return StateToRead(
         state=assigned.state,
         files=files,
@@ -201,10 +206,13 @@ def state_as_of(store: Store, kept: State, epoch: str, files: Iterable[StateFile
 
 def files_to_read(store: Store, files: Iterable[StateFile]) -> tuple[StateFileToRead, ...]:
     """Describe files of keyed state to the Spark job."""
-    return tuple(
-        StateFileToRead(store.spark_url(each.path), each.epoch, each.key_groups, each.file.rows, each.file.bytes)
-        for each in files
-    )
+    return tuple(_file_to_read(store, each) for each in files)
+
+
+def _file_to_read(store: Store, file: StateFile) -> StateFileToRead:
+    size = bytes_of(file, file.key_groups)
+    rows = -(-file.file.rows * size // max(1, file.file.bytes))
+    return StateFileToRead(store.spark_url(file.path), file.epoch, file.key_groups, rows, size)
 
 
 def needs_others(dataflow: str, files: Iterable[StateFile]) -> bool:
@@ -222,4 +230,11 @@ def state_content(run: Run, assigned: AssignedState, output: OutputReport) -> St
     written = tuple(StateFile(output.folder, file, run.epoch, assigned.key_groups) for file in output.files)
     kept: Sequence[StateFile] = () if output.state.is_whole else assigned.files
     report = output.state
-    return StateContent((*kept, *written), report.tallies, report.changed, report.rows, assigned.expired_until)
+    return StateContent(
+        files=(*kept, *written),
+        tallies=report.tallies,
+        changed=report.changed,
+        rows=report.rows,
+        expired_until=assigned.expired_until,
+        estimate=report.estimate,
+    )

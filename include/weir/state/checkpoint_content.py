@@ -104,6 +104,7 @@ def _keyed(
             files=files_of(each),
             versions=_versions(results[partition]),
             rows_at_least=None if each.state is None or each.state.rows is None else each.state.rows.least,
+            estimate=None if each.state is None else each.state.estimate,
         )
         for partition, each in found
     )

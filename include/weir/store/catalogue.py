@@ -19,6 +19,7 @@ from weir.errors import Message, Misconfigured, at, said_by
 from weir.formats.codec import from_json
 from weir.formats.manifest import RELEASED_NOTE, Manifest, Stored, release_reason
 from weir.formats.paths import (
+    PROVISIONAL,
     archive_fingerprint,
     archives_folder,
     attempt_of_folder,
@@ -41,12 +42,16 @@ from weir.topology.ids import Epoch, is_synthetic
 
 @dataclass(frozen=True, slots=True)
 class EpochCatalogue:
-    """The content of an epoch: its run's record, results, published versions, and notes on unreadable files."""
+    """The content of an epoch: its run's record, results, published versions, and notes on unreadable files.
+
+    `provisional` are the pointers to provisional rows.
+    """
 
     epoch: Epoch
     record: RunRecord | None
     stored: tuple[Stored, ...]
     pointers: tuple[Pointer, ...]
+    provisional: tuple[Pointer, ...]
     notes: tuple[str, ...]
 
 
@@ -129,7 +134,8 @@ def _epoch(store: Store, dataflow: str, epoch: str) -> EpochCatalogue:
         Epoch(epoch),
         stored_record(store, dataflow, epoch),
         tuple(each for each in found if isinstance(each, Stored)),
-        tuple(each for each in pointers if isinstance(each, Pointer)),
+        tuple(each for each in pointers if isinstance(each, Pointer) and not each.lacks),
+        tuple(each for each in pointers if isinstance(each, Pointer) and each.lacks),
         tuple(each for each in (*found, *pointers) if isinstance(each, str)),
     )
 
@@ -180,7 +186,7 @@ def _released(store: Store, folder: str) -> str | None:
 def _pointer_paths(store: Store, dataflow: str, epoch: str) -> Iterable[str]:
     for sink in _folders(store, sinks_folder(dataflow)):
         folder = pointer_folder(dataflow, sink, epoch)
-        yield from (f"{folder}/{name}" for name in files_in(store, folder) if name.endswith(".json"))
+        yield from (f"{folder}/{name}" for name in files_in(store, folder) if name.endswith((".json", PROVISIONAL)))
 
 
 def _pointer(store: Store, path: str) -> Pointer | str:

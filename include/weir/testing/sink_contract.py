@@ -19,6 +19,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, ClassVar, Final
@@ -28,7 +29,7 @@ import pyarrow.parquet as pq
 
 from weir.connections import Connection, from_environment
 from weir.errors import Misconfigured
-from weir.sinks.protocol import Outcome, Reach, SinkTarget, Token, Version, VersionFile
+from weir.sinks.protocol import PROVISIONAL, Outcome, Reach, SinkTarget, Token, Version, VersionFile
 from weir.topology.ids import AttemptId, Epoch
 
 DAY: Final = Epoch("20130101T000000Z")
@@ -212,6 +213,25 @@ class SinkContract(ABC):
         self._require_rows(DAY)
         _require(target.recover(equal, token) is Outcome.ROLLED_BACK, "the marker must be that of the later version")
         self._publish(target, versions.version(3, [(1, "a")]))
+        self._require_rows(DAY, (1, "a"))
+
+    def test_provisional_rows_are_confirmed_replaced_and_taken_back(self, tmp_path: Path) -> None:
+        """For targets with `rollback`: by a version with equal rows, by others, and by the version before."""
+        versions, target = self._start(tmp_path)
+        if type(target).rollback is SinkTarget.rollback:
+            return
+        early = replace(final := versions.version(1, [(1, "a")]), digest=f"{PROVISIONAL}{final.digest}")
+        self._publish(target, early)
+        self._require_rows(DAY, (1, "a"))
+        confirmed = replace(versions.version(3, [(1, "a")]), digest=final.digest)
+        answers = [self._publish(target, confirmed), target.recover(confirmed, {})]
+        _require(answers == [Outcome.COMMITTED] * 2, f"an equal version must be COMMITTED, found {answers}")
+        self._require_rows(DAY, (1, "a"))
+        other = versions.version(4, [(2, "b")])
+        self._publish(target, replace(other, digest=f"{PROVISIONAL}{other.digest}"))
+        self._require_rows(DAY, (2, "b"))
+        answer = self._publish(target, replace(confirmed, number=5))
+        _require(answer is Outcome.COMMITTED, f"the version before must be put back, found {answer}")
         self._require_rows(DAY, (1, "a"))
 
     # Several processes, and some that are killed

@@ -15,7 +15,7 @@ from typing import Any, Final
 from weir.dataflow.dataflow import Dataflow
 from weir.dataflow.graph import datasets_read, group_reads, pipelined_groups, topological_order
 from weir.dataflow.stage import Exchange, ExchangeKind, Stage, StageKind
-from weir.dataflow.state import StateKind
+from weir.dataflow.state import Incremental, StateKind
 from weir.errors import Internal
 from weir.topology.key_groups import key_group_range
 from weir.topology.layouts import WrittenLayouts, chosen_of_json, declared_layout, declared_layouts, pinned_json, taken
@@ -375,7 +375,7 @@ def compacted_regions(topology: Topology) -> tuple[LogicalRegion, ...]:
         region
         for region in topology.regions
         if any(
-            state.kind is StateKind.KEYED and not state.is_full
+            state.kind is StateKind.KEYED and state.incremental is not Incremental.NEVER
             for stage in topology.stages_of(region.name)
             for state in stage.states
         )

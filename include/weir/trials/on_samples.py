@@ -228,7 +228,6 @@ class _Described:
             tallies=(),
             updated=0 if until is None else epoch_seconds(self.epoch),
             expired_until=until,
-            is_full=kept.is_full,
             epoch=epoch_of(self.interval[0]),
         )
 

@@ -191,14 +191,31 @@ class SharedFileView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenView:
+    """How an epoch has written a partition of a state that is `incremental="auto"`, and the estimates, in bytes.
+
+    `full` is all of the state; `changes` and their `compaction` are the other way. The lesser is `written`: "full" or
+    "incremental".
+    """
+
+    partition: str
+    written: str
+    full: int
+    changes: int
+    compaction: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointDetails:
     """A checkpoint, the alignment of the task instances whose state it names, and the files of all retained ones.
 
-    What a checkpoint has named is not known any more once it is deleted: then there is no alignment.
+    `written` are the partitions for which an estimate has decided how they were written. What a checkpoint has named is
+    not known any more once it is deleted: then there is neither alignment nor `written`.
     """
 
     checkpoint: CheckpointView
     alignment: tuple[AlignmentView, ...]
+    written: tuple[WrittenView, ...]
     files: tuple[SharedFileView, ...]
 
 
@@ -216,8 +233,26 @@ def checkpoint_details(services: Services, dataflow: str, number: int) -> Checkp
         alignment = () if row is None else tuple(_alignment(session, row.run, row.results))
         retained = [each.number for each in retained_checkpoints(session, dataflow)]
     return CheckpointDetails(
-        checkpoint=of_number, alignment=alignment, files=shared_files(services, dataflow, retained)
+        checkpoint=of_number,
+        alignment=alignment,
+        written=tuple(_ways_written(services, of_number)),
+        files=shared_files(services, dataflow, retained),
     )
+
+
+def _ways_written(services: Services, of: CheckpointView) -> Iterable[WrittenView]:
+    found = None if of.folder is not None else read_checkpoint(services.store, of.dataflow, of.number)
+    for state in () if found is None else found.states:
+        for part in state.partitions:
+            known = part.estimate
+            if known is not None:
+                yield WrittenView(
+                    partition=f"{state.state.name}[{part.subtask}]",
+                    written="full" if known.is_full else "incremental",
+                    full=known.full,
+                    changes=known.changes,
+                    compaction=known.compaction,
+                )
 
 
 def _alignment(session: Session, run: str, results: Sequence[int]) -> Iterable[AlignmentView]:

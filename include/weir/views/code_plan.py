@@ -37,7 +37,7 @@ from weir.views.code import RESTORED, archive_named
 
 _AGAIN: Final = (StepKind.RERUN,)
 _PERHAPS: Final = (StepKind.IF_CHANGED, StepKind.SUSPENDED)
-_NOT_ROWS: Final = frozenset({"name", "task", "asset"})
+_NOT_ROWS: Final = frozenset({"name", "task", "asset", "delivery"})
 """What is declared of a stage and changes none of its rows: retries, pools, lineage."""
 _GROUPS: Final = "max_parallelism"
 _UNKNOWN: Final = "its code was not recorded"

@@ -12,13 +12,16 @@ from sqlalchemy.orm import Session
 from weir.execution.run_state import CLOSE, AttemptState
 from weir.ledger.attempts import attempts_of
 from weir.ledger.database.columns import taken
-from weir.ledger.database.tables import AttemptRow, DeliveryRow, RunRow
+from weir.ledger.database.tables import AttemptRow, DeliveryRow, PublicationRow, RunRow
 from weir.ledger.names import require_dataflow
 from weir.ledger.runs import topology_of
 from weir.sinks.protocol import Delivery
 
 PENDING, UNPUBLISHED = "pending", "unpublished"
 """The state of a version that is not yet in its target, and of one that is still to come."""
+
+PROVISIONAL, WITHDRAWN = "provisional", "withdrawn"
+"""The state of provisional rows that a target has, and of those that were replaced or taken back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +58,17 @@ def sink_versions(session: Session, dataflow: str | None = None) -> list[SinkVer
 def _published(session: Session, dataflow: str | None) -> Iterator[SinkVersion]:
     query = select(DeliveryRow).join(RunRow, RunRow.id == DeliveryRow.run)
     query = query if dataflow is None else query.where(RunRow.dataflow == dataflow)
+    shown = session.scalars(select(PublicationRow).where(PublicationRow.lacks.is_not(None)))
+    provisional = {(each.run, each.sink, each.version): each for each in shown}
     for row in session.scalars(query.order_by(DeliveryRow.version, DeliveryRow.place)):
         delivery = Delivery.from_json(row.delivery)
         version = delivery.version
         of = {"epoch": version.epoch, "dataflow": version.dataflow, "rows": version.rows}
-        yield taken(SinkVersion, row, **of, target=str(delivery.target), state=row.outcome or PENDING)
+        early = provisional.get((row.run, row.sink, row.version))
+        if early is not None:
+            state = WITHDRAWN if early.expiring_at is not None else PROVISIONAL if row.outcome else PENDING
+            of |= {"state": state, "problem": row.problem or (early.lacks if early.expiring_at is None else None)}
+        yield taken(SinkVersion, row, **{"state": row.outcome or PENDING, **of}, target=str(delivery.target))
 
 
 def _to_come(session: Session, dataflow: str | None) -> Iterator[SinkVersion]:

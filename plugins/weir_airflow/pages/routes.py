@@ -158,6 +158,7 @@ def _buttons(
     return [
         *([asker.button(apply, "Apply this plan", acts.dags)] if acts.clears else []),
         *_run_again(services, apply, asker),
+        *_seal(services, apply, asker),
         asker.button(repair, "Read every byte again, and recompute what is damaged"),
         asker.button(verify, "Only read every byte again"),
     ]
@@ -169,6 +170,14 @@ def _run_again(services: Services, apply: requests.Request, asker: Asker) -> lis
     planned = plan_request(services, asked, reach())
     found = replace(asked, hash=planned.hash)
     return [] if planned.nothing else [asker.button(found, "Run again what has changed", planned.dags)]
+
+
+def _seal(services: Services, apply: requests.Request, asker: Asker) -> list[dict[str, Any]]:
+    """Return the button that has later days go on without this one, where a task of it has failed and they wait."""
+    asked = replace(apply, verb="seal", looked=False)
+    planned = plan_request(services, asked, reach())
+    found = replace(asked, hash=planned.hash)
+    return [asker.button(found, f"Seal this day: {planned.says}", planned.dags)] if planned.says else []
 
 
 @router.get("/static/{name}")

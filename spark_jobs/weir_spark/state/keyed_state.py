@@ -84,7 +84,7 @@ class KeyedState:
         savepoint counts them; `weir verify --content` cannot compare them. It is an error beside `only_changed` and
         `per_key`, with `grows=True`, and with a suite that expects a number of rows. The first epoch is exact
         nevertheless, the first after a restore or after a change of parallelism, schema or `ttl`, and all with
-        `full=True`; the first epoch without blind upserts reads all rows once.
+        `incremental=False`; the first epoch without blind upserts reads all rows once.
         """
         names = (order_by,) if isinstance(order_by, str) else tuple(order_by or ())
         self._require_columns(rows, [*self.stored.schema.fieldNames(), *names], "upsert")

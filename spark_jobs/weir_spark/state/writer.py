@@ -1,7 +1,8 @@
 """Writes the changes of an epoch to keyed state. Invariant: one row a key, and the digest is that of the whole state.
 
 The digest is known without reading the state: hashes of the rows that are set are added to those of the epoch before,
-and hashes of the rows that they replace are subtracted. All of it is measured while the changes are written.
+and hashes of the rows that they replace are subtracted. All of it is measured while the changes are written. So it is
+the same whether the changes or all of the state are written.
 """
 
 from __future__ import annotations
@@ -15,11 +16,22 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.types import StructType
 
+from weir.dataflow.state import Incremental
 from weir.errors import Internal
-from weir.formats.manifest import ContentDigest, DataFile, UpdateDigest, digest_schema, is_chain, parsed_digest
+from weir.formats.manifest import (
+    ContentDigest,
+    DataFile,
+    StateFile,
+    UpdateDigest,
+    WriteEstimate,
+    digest_schema,
+    is_chain,
+    parsed_digest,
+)
 from weir.formats.region_job import OutputReport, OutputToWrite, StateReport
 from weir.state.chain_rules import chain, rows_after
 from weir.state.file_rules import added, visible
+from weir.state.full_rules import estimate
 from weir.store.seal import seal
 from weir.store.store import Store
 from weir.topology.ids import Digest
@@ -65,7 +77,8 @@ def write_state(state: KeyedState, name: str, output: OutputToWrite, store: Stor
         before = _counted(stored.rows(), stored)
     written = _Written()
     if changes is not None or (stored.read.is_full and stored.read.files):
-        written = _Writing(stored, changes, output, before, name, is_blind=is_blind).run()
+        is_full = stored.read.is_full
+        written = _Writing(stored, changes, output, before, name, is_blind=is_blind, is_full=is_full).run()
     files = _without_empty(seal(store, output.folder), output, store)
     in_files = sum(file.rows for file in files)
     if is_blind:
@@ -73,8 +86,10 @@ def write_state(state: KeyedState, name: str, output: OutputToWrite, store: Stor
         report, content = _chained(stored, written)
     else:
         tallies = visible(added(before, written.more, written.less), stored.read.expired_until)
-        _check(tallies, in_files, written, name, is_full=stored.read.is_full)
-        report = StateReport(tallies, written.changed, stored.read.is_full, sum(each.rows for each in before))
+        is_full = stored.read.is_full or written.is_full
+        _check(tallies, in_files, written, name, is_full=is_full)
+        rows_before = sum(each.rows for each in before)
+        report = StateReport(tallies, written.changed, is_full, rows_before, estimate=written.estimate)
         content = _digest(stored.schema, tallies)
     made = OutputReport(
         stage=name,
@@ -148,6 +163,8 @@ class _Written:
     less: tuple[UpdateDigest, ...] = ()
     gone: tuple[UpdateDigest, ...] = ()
     """Of the deleted keys, in a blind epoch."""
+    is_full: bool = False
+    estimate: WriteEstimate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +177,46 @@ class _Writing:
     before: tuple[UpdateDigest, ...]
     name: str
     is_blind: bool
+    is_full: bool
 
     def run(self) -> _Written:
-        """Write, and return the tallies of the written rows."""
-        merged = self._merged()
+        """Write the changes or all of the state, and return the tallies of the written rows."""
+        if self._is_chosen_for:
+            return self._chosen()
+        return self._run(self._merged())
+
+    @property
+    def _is_chosen_for(self) -> bool:
+        """True if an estimate decides whether all of the state is written."""
+        is_open = self.stored.read.state.incremental is Incremental.AUTO and not self.is_full and not self.is_blind
+        return is_open and self.changes is not None and bool(self.stored.read.files)
+
+    def _chosen(self) -> _Written:
+        """Write what is estimated to be less: the changes are counted only where that may be all of the state."""
+        assert self.changes is not None  # noqa: S101  else there is nothing to choose
+        count, live = self.changes.count, sum(each.rows for each in self.before)
+        guesses = [self._estimate(count, rows) for rows in (live, max(0, live - count))]
+        if not any(each.is_full for each in guesses):
+            return replace(self._run(self._merged()), estimate=guesses[0])
+        merged = self._merged().localCheckpoint(eager=True)
+        found = self._estimate(*_numbers(merged, live))
+        if not found.is_full:
+            return replace(self._run(merged), estimate=found)
+        full = replace(self, is_full=True)
+        return replace(full._run(full._merged()), is_full=True, estimate=found)  # noqa: SLF001  its own
+
+    def _estimate(self, changed: int, live: int) -> WriteEstimate:
+        """Estimate both ways to write, for so many changed rows and so many that are visible after the epoch."""
+        read = self.stored.read
+        assert read.epoch is not None  # noqa: S101  it is written
+        files = [
+            StateFile("", DataFile(each.path, each.rows, each.bytes, "", ()), each.epoch, each.key_groups)
+            for each in read.files
+        ]
+        groups = self.stored.key_groups or (0, self.output.layout.max_parallelism - 1)
+        return estimate(read.state, files, (read.epoch, groups), changed, live)
+
+    def _run(self, merged: DataFrame) -> _Written:
         if len(self.before) > OBSERVED_UPDATES:
             merged = merged.localCheckpoint(eager=True)
         seen = observed(merged, self._measures())
@@ -211,7 +264,7 @@ class _Writing:
 
     def _old(self) -> DataFrame:
         """The rows of the files: of the changed keys, and others; all where there are many, or all are written."""
-        if self.changes is None or self._is_full:
+        if self.changes is None or self.is_full:
             return self.stored.versions()
         if self.changes.looked_up is not None:
             return self.changes.looked_up
@@ -237,7 +290,7 @@ class _Writing:
     @property
     def _parts(self) -> int:
         count = 0 if self.changes is None else self.changes.count
-        if self._is_full:
+        if self.is_full:
             count += sum(each.rows for each in self.before)
         return max(1, -(-count // ROWS_A_FILE))
 
@@ -291,7 +344,7 @@ class _Writing:
 
     def _write(self, merged: DataFrame) -> DataFrame:
         """Write what is to be written of the merged rows, and return it."""
-        if self._is_full:
+        if self.is_full:
             new, old = (F.struct(*[F.col(f"{side}.{quoted(each)}") for each in self._values]) for side in (_NEW, _OLD))
             kept = F.when(F.col(_IS_CHANGE), new).when(F.col(_WAS_THERE), old)
             rows = merged.withColumn(_NEW, kept).where(~F.col(f"{_NEW}.{DELETED}"))
@@ -308,13 +361,9 @@ class _Writing:
         return written
 
     @property
-    def _is_full(self) -> bool:
-        return self.stored.read.is_full
-
-    @property
     def _keeps_values(self) -> bool:
         """True if the values of the files are needed, not only their hashes."""
-        return self._is_full or (self.changes is not None and self.changes.has_only_changed)
+        return self.is_full or (self.changes is not None and self.changes.has_only_changed)
 
     @property
     def _values(self) -> list[str]:
@@ -327,6 +376,14 @@ class _Writing:
         if self._keeps_values:
             return [*self._values, HASH]
         return [DELETED, *([UPDATED] if self.stored.has_end else []), HASH]
+
+
+def _numbers(merged: DataFrame, live: int) -> tuple[int, int]:
+    """Return how many rows are changed, and how many of the state are visible afterwards; `live` were before."""
+    is_set = F.col(_IS_CHANGE) & ~F.col(f"{_NEW}.{DELETED}")
+    found = merged.agg(*map(F.count_if, (F.col(_IS_CHANGE), is_set, F.col(_IS_CHANGE) & F.col(_WAS_THERE)))).head()
+    changed, more, less = found or (0, 0, 0)
+    return changed, live + more - less
 
 
 _OF_CHANGES = {CHANGE: "int", IS_ALONE: "boolean", ONLY_CHANGED: "boolean"}

@@ -48,7 +48,7 @@ def _standing(random: Random) -> list[Stage]:
 
 def _windows(random: Random, events: Stage, others: list[Stage]) -> Stage:
     parallelism = random.choice([1, 1, 2, 3])
-    kept = keyed_state("open", key="k", schema=SCHEMA, runs=2, full=random.random() < 0.15)
+    kept = keyed_state("open", key="k", schema=SCHEMA, runs=2, incremental=random.random() >= 0.15)
     read = [blocking(events, by="k"), *(blocking(each, broadcast=parallelism > 1) for each in others)]
     return Stage("windows", "simulated:windows", read, parallelism, state=kept)
 

@@ -16,18 +16,25 @@ class Publications:
 
     def __init__(self) -> None:
         self._there: dict[str, tuple[Pointer, datetime]] = {}
+        self.provisional: dict[str, Pointer] = {}
+        """Those to provisional rows, by their paths: they go at any time."""
 
     def add(self, path: str, pointer: Pointer, now: datetime) -> None:
         """Note a new pointer."""
-        self._there[path] = pointer, now
+        if pointer.lacks:
+            self.provisional[path] = pointer
+        else:
+            self._there[path] = pointer, now
 
     def remove(self, path: str) -> None:
         """Note that a pointer is deleted."""
         self._there.pop(path, None)
+        self.provisional.pop(path, None)
 
     def holds(self, folder: str) -> bool:
         """Report whether a pointer names a folder."""
-        return any(folder == part.folder for pointer, _ in self._there.values() for part in pointer.partitions)
+        every = (*(pointer for pointer, _ in self._there.values()), *self.provisional.values())
+        return any(folder == part.folder for pointer in every for part in pointer.partitions)
 
     def has_equal(self, sink: str, run: str, subtask: int, digest: str) -> bool:
         """Report whether the newest version of a sink in a run has a part with this digest."""

@@ -14,7 +14,7 @@ from tests.weir.notifications import receiving
 from tests.weir.restoring import aircraft, run_days, second_airflow
 from tests.weir.small_dataflow import Saved, World
 
-from weir.dataflow import Dataflow, Stage, callback, dataset, sink, source, target
+from weir.dataflow import Dataflow, Stage, callback, dataset, keyed_state, list_state, sink, source, target
 from weir.doctor import deployment
 from weir.doctor.examination import Item
 from weir.ledger.housekeeping import ALL, CAUGHT_UP, UPKEEP, note_done
@@ -78,7 +78,8 @@ def lived():
     with fast_folder() as folder:
         receiving.reset()
         (folder / "lake").mkdir()
-        flow = aircraft()
+        history = keyed_state("history", key="k", schema="k BIGINT, n BIGINT", incremental="auto")
+        flow = aircraft(states=(history, list_state("offsets")))
         to = [target("tests.weir.sinks.file_target:FileTarget", folder=str(folder / "lake"))]
         stages = [*flow.stages[:-1], sink("aircraft", "known", to=to)]
         world = World(folder / "world", Dataflow(flow.name, stages, keep="60 days", notify=[TELL]))

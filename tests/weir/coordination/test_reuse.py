@@ -498,9 +498,9 @@ def test_where_a_task_runs_and_who_checks_it_does_not_count(world):
     assert next_day(world) == OF_SOURCES
 
 
-def with_state(*, has_list=True):
+def with_state(*, has_list=True, incremental=True):
     """A state that grows with the days, a list, and a last stage."""
-    seen = keyed_state("seen", key="k", schema="k BIGINT, n BIGINT")
+    seen = keyed_state("seen", key="k", schema="k BIGINT, n BIGINT", incremental=incremental)
     states = [seen, list_state("offsets")] if has_list else [seen]
     return Dataflow(
         "ladder",
@@ -516,8 +516,9 @@ def with_state(*, has_list=True):
     )
 
 
-def test_a_state_is_taken_in_its_own_epoch_and_never_in_another(tmp_path, monkeypatch):
-    world = started(tmp_path, with_state())
+@pytest.mark.parametrize("incremental", [True, "auto"])
+def test_a_state_is_taken_in_its_own_epoch_and_never_in_another(tmp_path, monkeypatch, incremental):
+    world = started(tmp_path, with_state(incremental=incremental))
     runs = [f"ladder@2013010{day}T000000Z" for day in (2, 3, 4)]
     assert next_day(world, 3) == {"raw", "joined", "seen", "offsets", "totals", "out"}
     next_day(world, 4)
@@ -540,6 +541,7 @@ def test_a_state_is_taken_in_its_own_epoch_and_never_in_another(tmp_path, monkey
             content, was = manifest["state"], named[place]["state"]
             assert content["tallies"] == was["tallies"]
             assert sums(content) == sums(was)
+            assert content["estimate"] == was["estimate"]
             assert sums(content) == [
                 hashlib.sha256(world.store.read(f"{each['folder']}/{each['file']['name']}")).hexdigest()
                 for each in content["files"]

@@ -165,7 +165,14 @@ MISTAKES = {
     "a lister's": (lambda: files_source("x", "/x", conn_id=3), "files_source('x'): conn_id is 3: write conn_id="),
     # States
     "union": (lambda: list_state("s", union="yes"), "list_state('s'): union is 'yes': write union=True"),
-    "full": (lambda: keyed_state("s", key="k", schema="k INT", full=1), "keyed_state('s'): full is 1: write full=True"),
+    "incremental": (
+        lambda: keyed_state("s", key="k", schema="k INT", incremental=1),
+        "keyed_state('s'): incremental is 1: write incremental=True",
+    ),
+    "full": (
+        lambda: keyed_state("s", key="k", schema="k INT", full=True),
+        "keyed_state('s') has no argument full=: write incremental=False",
+    ),
     "one state twice": (
         lambda: flow(
             A, *(Stage(n, "p:b", [blocking("a")], state=HISTORY) for n in "bc"), sink("b", "x"), sink("c", "y")

@@ -135,7 +135,7 @@ def test_a_record_is_written_as_the_golden_file_is():
             Stage("c", "p:c", [cached("b")], parallelism=2),
             Stage("d", "p:d", {"c": cached("c", durable=False), "before": previous("d", by="k", schema="k BIGINT")}, 2),
             Stage("e", "p:e", {"rows": blocking("d", by="k"), "zones": zones}, max_parallelism=4, state=kept),
-            sink("d", "out", to=files("/out", partition="day")),
+            sink("d", "out", to=files("/out", partition="day"), delivery="at_least_once"),
             sink("e", "all", by="k"),
         ],
         parameters={"x": [1]},

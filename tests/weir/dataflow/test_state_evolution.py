@@ -78,7 +78,7 @@ def test_a_time_to_live_may_change_but_neither_come_nor_go():
 
 
 def test_what_says_how_a_state_is_stored_may_change():
-    assert refused(history(runs=3, budget="1 MB", full=True)) == ""
+    assert refused(history(runs=3, budget="1 MB", incremental="auto")) == ""
 
 
 def test_a_state_that_is_gone_is_refused_unless_it_is_left_out_and_a_new_one_is_not():

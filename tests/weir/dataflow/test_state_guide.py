@@ -39,7 +39,7 @@ def history(schema="k STRING, n INT", **more):
         ("`ttl` shorter", history(ttl="9 days"), history(ttl="7 days")),
         ("`ttl` longer", history(ttl="7 days"), history(ttl="9 days")),
         ("`ttl` where there was none", history(), history(ttl="9 days")),
-        ("`runs`, `budget`, `full`", history(), history(runs=2, full=True)),
+        ("`runs`, `budget`, `incremental`", history(), history(runs=2, incremental=False)),
         ("keyed state to a list", history(), list_state("history")),
         ("a state that is gone", history(), list_state("other")),
     ],

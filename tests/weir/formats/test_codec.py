@@ -27,6 +27,7 @@ from weir.formats.manifest import (
     StateContent,
     StateFile,
     UpdateDigest,
+    WriteEstimate,
     digest_version,
 )
 from weir.formats.region_failure import RegionFailure
@@ -207,6 +208,7 @@ STATE_FILES = (
     StateFile("flight_delays/20121231T000000Z/history/k/1/t", FILE, "20121231T000000Z", (0, 20)),
     StateFile("flight_delays/20130101T000000Z/history/k/2/t", FILE, "20130101T000000Z", (0, 42)),
 )
+ESTIMATE = WriteEstimate(full=900, changes=700, compaction=200)
 STATE_MANIFEST = replace(MANIFEST, stage="history", state=StateContent(STATE_FILES, TALLIES, 3))
 STATE_INPUT = InputToRead(
     argument="history",
@@ -402,7 +404,7 @@ LAID_OUT_JOB = replace(REVISED_JOB, stages=(*REVISED_JOB.stages, LAID_OUT_STAGE)
 REVISED_CHECKPOINT = replace(VERSIONED_CHECKPOINT, revision=42)
 CHAINED = replace(DIGEST, version=OF_CHAIN, xor=2**64 - 1)
 ROWS = RowRange(2, 5)
-BLIND_CONTENT = StateContent(STATE_FILES, None, 3, ROWS, 1356393600)
+BLIND_CONTENT = StateContent(STATE_FILES, None, 3, ROWS, 1356393600, ESTIMATE)
 BLIND_MANIFEST = replace(REVISED_MANIFEST, digest=CHAINED, state=BLIND_CONTENT)
 RESTORED_MANIFEST = replace(BLIND_MANIFEST, restored_with=RestoredWith("r-0123456789ab", 3))
 BLIND_INPUT = replace(
@@ -420,7 +422,9 @@ BLIND_INPUT = replace(
 )
 BLIND_STAGE = replace(GATED_STAGE, name="delays", inputs=(BLIND_INPUT,))
 BLIND_JOB = replace(LAID_OUT_JOB, stages=(*LAID_OUT_JOB.stages, BLIND_STAGE))
-BLIND_OUTPUT = replace(REPORT.outputs[0], stage="delays", digest=CHAINED, state=StateReport(None, 3, rows=ROWS))
+BLIND_OUTPUT = replace(
+    REPORT.outputs[0], stage="delays", digest=CHAINED, state=StateReport(None, 3, rows=ROWS, estimate=ESTIMATE)
+)
 BLIND_REPORT = replace(
     GATED_REPORT,
     outputs=(*GATED_REPORT.outputs, BLIND_OUTPUT),
@@ -428,7 +432,12 @@ BLIND_REPORT = replace(
     looked_at=("epoch",),
 )
 BLIND_PARTITION = replace(
-    REVISED_CHECKPOINT.states[0].partitions[0], digest=str(CHAINED), rows=5, rows_at_least=2, tallies=None
+    REVISED_CHECKPOINT.states[0].partitions[0],
+    digest=str(CHAINED),
+    rows=5,
+    rows_at_least=2,
+    tallies=None,
+    estimate=ESTIMATE,
 )
 BLIND_CHECKPOINT = replace(
     REVISED_CHECKPOINT, states=(replace(REVISED_CHECKPOINT.states[0], partitions=(BLIND_PARTITION,)),)

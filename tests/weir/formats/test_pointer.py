@@ -23,6 +23,7 @@ POINTER = Pointer(
     ledger="0f0e0d0c-0b0a-4908-8706-050403020100",
     revision=41,
     deliveries=({"target": {"kind": "files", "options": {}}, "version": {}, "token": {}},),
+    lacks="its run is not closed",
 )
 
 

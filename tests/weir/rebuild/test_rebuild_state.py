@@ -130,7 +130,7 @@ def test_a_run_without_versions_is_open_once_its_state_is_made_again_until_its_c
 
 
 def test_what_a_fork_began_with_stays_although_its_origin_is_built_again_first(world):
-    states = (keyed_state("history", key="k", schema="k BIGINT, n BIGINT", full=True),)
+    states = (keyed_state("history", key="k", schema="k BIGINT, n BIGINT", incremental=False),)
     world.airflow.deploy(aircraft(states=states, retained_checkpoints=1))
     run_days(world.airflow, 1, 2)
     (number,) = checkpoints(world)

@@ -341,7 +341,7 @@ def dies(world, days, nth):
 
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_a_dry_run_does_not_name_runs_whose_state_is_needed(tmp_path, is_whole):
-    history = keyed_state("history", key="k", schema="k BIGINT", full=is_whole)
+    history = keyed_state("history", key="k", schema="k BIGINT", incremental=not is_whole)
     world = World(tmp_path, aircraft(parallelism=1, states=history, retained_checkpoints=1))
     run_days(world.airflow, 1, 2, 3)
     sweep(world.services)

@@ -39,7 +39,7 @@ from weir.state.files_in_use import live_state_files
 from weir.store.store import Store
 
 WHOLE = aircraft(
-    states=(keyed_state("history", key="k", schema="k BIGINT, n BIGINT", full=True),), retained_checkpoints=2
+    states=(keyed_state("history", key="k", schema="k BIGINT, n BIGINT", incremental=False),), retained_checkpoints=2
 )
 """Each epoch writes files of its own, so that those of a checkpoint go with it."""
 

@@ -1,6 +1,7 @@
 """A day that fails for good is sealed: later days go on from the day before it, until a person has it computed."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -16,6 +17,9 @@ from weir.ledger.clears import add_pending_clear
 from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.runs import run_by_id
 from weir.rebuild.rebuild import rebuild
+from weir.recovery.run_plans import reaching
+from weir.requests.request import Request
+from weir.requests.verbs import plan_request
 from weir.snapshots.seal import seal_plan, seal_run, seal_tolerated
 from weir.topology.regions import RegionId
 
@@ -368,3 +372,16 @@ def test_as_a_person_types_it(world, tmp_path, monkeypatch):
     settle(world)
     assert published(world) == {*RUNS[:2], *RUNS[3:]}
     assert "is sealed already" in typed("seal", RUNS[2])
+
+
+def test_the_page_of_a_day_that_has_failed_offers_to_seal_it(world):
+    asked = Request(verb="seal", dag_id="dag", name=RUNS[2], hash="unseen")
+    plan = plan_request(world.services, asked, reaching(world.airflow))
+    assert plan.says == f"it publishes nothing, and 2 later run(s) go on from {RUNS[1]}"
+    assert plan.carry_out(world.airflow, "anna").startswith(f"{RUNS[2]} is sealed")
+    settle(world)
+    assert {world.airflow.state_of(f"scheduled__2013-01-{day:02d}") for day in (4, 5)} == {"success"}
+    done = plan_request(world.services, asked, reaching(world.airflow))
+    assert (done.says, done.nothing) == ("", f"{RUNS[2]} is sealed by anna")
+    other = plan_request(world.services, replace(asked, name=RUNS[0]), reaching(world.airflow))
+    assert (other.says, "it is closed" in other.nothing) == ("", True)

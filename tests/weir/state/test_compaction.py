@@ -223,7 +223,7 @@ def test_each_subtask_is_compacted_on_its_own_also_after_a_change_of_parallelism
 
 
 def test_a_state_that_is_written_whole_has_no_task_that_compacts_it(world):
-    world.airflow.deploy(aircraft(full=True))
+    world.airflow.deploy(aircraft(incremental=False))
     run_days(world, 1)
     assert not [key for key in world.airflow.tasks if key.task_id == TASK]
     assert replace(manifest_of(world, 1).state, files=()).changed == 1

@@ -35,7 +35,7 @@ from weir.upkeep import RESULTS, settle_everywhere
 SECONDS = timedelta(seconds=20)
 READS = 15
 """How often a close reads the store of two days before it takes the number of its checkpoint."""
-FULL = keyed_state("history", key="k", schema="k BIGINT, n BIGINT", full=True)
+FULL = keyed_state("history", key="k", schema="k BIGINT, n BIGINT", incremental=False)
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,7 @@ def test_it_is_an_ordinary_task_that_neither_a_failed_region_nor_a_kill_can_fail
 
 
 def test_where_nothing_is_written_in_runs_there_is_none():
-    assert not [each for each in dag_of(flow(full=True)).task_dict if each.startswith("weir_compact")]
+    assert not [each for each in dag_of(flow(incremental=False)).task_dict if each.startswith("weir_compact")]
     lists = Dataflow(
         "lists", [source("flights", "keepers:flights", state=list_state("offsets")), sink("flights", "all")]
     )

@@ -23,7 +23,7 @@ from datetime import datetime, UTC
 from weir.dataflow import Dataflow, Stage, blocking, expectations, keyed_state, previous, sink, source
 from weir_airflow import dataflow_dag
 
-history = keyed_state("history", key="tail", schema="tail STRING, n BIGINT", grows=True, full=True,
+history = keyed_state("history", key="tail", schema="tail STRING, n BIGINT", grows=True, incremental=False,
                       quality=expectations("drilled_history", when="restored"))
 aircraft = Stage("aircraft", "drilled:aircraft", [blocking("flights", by="tail")], state=history)
 flow = Dataflow("drilled", [source("flights", "drilled:flights"), aircraft, sink("aircraft", "known")])

@@ -35,9 +35,11 @@ def epoch_of(day: int) -> str:
 class Subject:
     """One state, on Spark and as a dictionary from keys to (values, day of the last update)."""
 
-    def __init__(self, session, store, *, ttl_days=None, full=False):
+    def __init__(self, session, store, *, ttl_days=None, incremental=True):
         ttl = None if ttl_days is None else f"{ttl_days} days"
-        self.chain = StateChain(store, keyed_state("h", key=("a", "b"), schema=SCHEMA, ttl=ttl, full=full), 16)
+        self.chain = StateChain(
+            store, keyed_state("h", key=("a", "b"), schema=SCHEMA, ttl=ttl, incremental=incremental), 16
+        )
         self.session, self.ttl_days = session, ttl_days
         self.schema = session.createDataFrame([], SCHEMA).schema
         self.model: dict[tuple, tuple[tuple, int]] = {}
@@ -175,7 +177,7 @@ def test_random_epochs_leave_what_a_dictionary_has(spark, store, monkeypatch, se
 @pytest.mark.spark
 def test_a_state_that_is_written_whole_is_one_file_of_all_rows(spark, store):
     chance = random.Random(5)
-    subject = Subject(spark, store, ttl_days=3, full=True)
+    subject = Subject(spark, store, ttl_days=3, incremental=False)
     for day in range(4):
         reports = subject.epoch(day, 1, [("upsert", [a_row(chance)], {}), *some_steps(chance)])
         (report,) = reports.values()
@@ -202,3 +204,30 @@ def test_equal_contents_have_equal_digests_whatever_their_files(spark, store):
     assert next(iter(last.values())).digest == digest_of(
         StoredState(spark, one.chain.read(epoch_of(1))).rows().select(*one.schema.names)
     )
+
+
+def all_keys(value, *, keys=40):
+    return [{"a": "a", "b": key, "by": 0, "n": value, "x": None, "m": None, "s": None} for key in range(keys)]
+
+
+@pytest.mark.spark
+def test_all_of_a_state_is_written_where_that_is_less_and_its_digest_is_that_of_the_changes(spark, store):
+    """Rows that replace all, few of many, many that change nothing, and deletions of nearly all."""
+    days = [
+        ("upsert", all_keys(0), {}, None),
+        ("upsert", all_keys(1), {}, True),
+        ("upsert", all_keys(2, keys=3), {}, False),
+        ("upsert", all_keys(1), {"only_changed": True}, False),
+        ("delete", all_keys(0, keys=35), {}, True),
+        ("upsert", all_keys(5, keys=80)[40:], {}, False),
+    ]
+    auto, changes = (Subject(spark, store, ttl_days=6, incremental=each) for each in ("auto", True))
+    for day, (kind, rows, options, is_whole) in enumerate(days):
+        mine, others = (each.epoch(day, 1, [(kind, rows, options)]) for each in (auto, changes))
+        auto.check(day, mine)
+        (report,), (other,) = mine.values(), others.values()
+        assert (report.digest, report.state.tallies) == (other.digest, other.state.tallies)
+        assert report.state.is_whole is bool(is_whole)
+        assert (report.state.estimate and report.state.estimate.is_full) is is_whole
+        (content,) = auto.chain.partitions.values()
+        assert not is_whole or {each.epoch for each in content.files} <= {epoch_of(day)}

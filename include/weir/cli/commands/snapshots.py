@@ -127,8 +127,9 @@ def checkpoints(
     The incremental size is that of files that no earlier checkpoint has; runs to merge is the number of sorted runs
     that a read merges; code is the versions that have made the state of the one of the epoch before.
 
-    With --id, alignment is how long the first input of a task waited for the last one, the straggler; and the count of
-    a file is that of the retained checkpoints that name it: without any it is deleted.
+    With --id, alignment is how long the first input of a task waited for the last one, the straggler; written is how a
+    state with incremental="auto" was, with the estimates that decided it; and the count of a file is that of the
+    retained checkpoints that name it: without any it is deleted.
     """
     with opened_services() as services:
         details = None if of is None else _details(services, dataflow, of)
@@ -148,11 +149,14 @@ def _details(services: Services, dataflow: str | None, of: int) -> CheckpointDet
 
 
 def _show(details: CheckpointDetails, *, as_json: bool) -> None:
-    _CHECKPOINTS.show([details.checkpoint], as_json=as_json, alignment=details.alignment, files=details.files)
+    more = {"alignment": details.alignment, "written": details.written, "files": details.files}
+    _CHECKPOINTS.show([details.checkpoint], as_json=as_json, **more)
     if as_json:
         return
     if details.alignment:
         print_rows(_ALIGNMENT, details.alignment)
+    if details.written:
+        print_rows(_WRITTEN, details.written)
     if details.files:
         print_rows(_FILES, details.files)
 
@@ -186,6 +190,11 @@ _CHECKPOINTS = Listing(
 _ALIGNMENT = (
     *(key("task", "region"), number("inputs"), value("last ready", "last_ready_at"), value("straggler")),
     *(number("alignment, s", "seconds", form=",.1f"), number("computed, s", "computed", form=",.1f")),
+)
+
+_WRITTEN = (
+    *(key("partition"), value("written"), size("all of it", "full")),
+    *(size("changes"), size("their compaction", "compaction")),
 )
 
 _FILES = (

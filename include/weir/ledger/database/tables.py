@@ -390,6 +390,7 @@ class PublicationRow(Table):
     """A version of a published data set; the highest completed version of an epoch is what readers see.
 
     `folders` are those of its partitions; its pointer may be deleted since `expiring_at`, and is since `expired_at`.
+    Provisional rows, which are no version, have `lacks`: what their run had yet to do; they are never `published_at`.
     """
 
     __tablename__ = "publication"
@@ -397,6 +398,7 @@ class PublicationRow(Table):
         UniqueConstraint("run", "sink", "version"),
         _only("live_publications", "published_at", where="expired_at IS NULL AND published_at IS NOT NULL"),
         _only("unsettled_publications", "run", where=UNSETTLED),
+        _only("provisional_publications", "run", where="expired_at IS NULL AND lacks IS NOT NULL"),
     )
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     run: Mapped[RunId] = mapped_column(ForeignKey("run.id"))
@@ -409,6 +411,7 @@ class PublicationRow(Table):
     folders: Mapped[list[Any]]
     expiring_at: Mapped[datetime | None]
     expired_at: Mapped[datetime | None]
+    lacks: Mapped[str | None] = mapped_column(Text)
 
 
 class DeliveryRow(Table):

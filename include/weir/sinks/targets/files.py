@@ -74,6 +74,8 @@ class FilesTarget(SinkTarget):
             if found is not Outcome.ABSENT:
                 return found
             self._require_own(version)
+            if self._is_confirmed(version):
+                return Outcome.COMMITTED
             folder = self._new_folder(version, token)
             with reached(str(folder)):
                 self._fill(folder, version)
@@ -107,6 +109,20 @@ class FilesTarget(SinkTarget):
         found = outcome_of(version, marker["number"], marker["digest"])
         is_held = found in (Outcome.COMMITTED, Outcome.EQUAL)
         return Outcome.ABSENT if is_held and not self._is_whole(version, marker) else found
+
+    def _is_confirmed(self, version: Version) -> bool:
+        """Have the marker of provisional rows with equal rows be that of the version, by a rename."""
+        marker, folder = self._marker(version), self._link(version).resolve()
+        if marker is None or not version.confirms(marker["number"], marker["digest"]):
+            return False
+        if not self._is_whole(version, marker):
+            return False
+        with reached(str(folder)):
+            new = folder / f"{MARKER}.new"
+            _write(new, {**marker, "number": version.number, "digest": version.digest})
+            new.replace(folder / MARKER)
+            fsync(folder)
+        return True
 
     def _is_whole(self, version: Version, marker: dict[str, Any]) -> bool:
         """Compare the files behind the link with their digests: a hard link shares the damage of the store's file."""
@@ -164,10 +180,7 @@ class FilesTarget(SinkTarget):
             "rows": version.rows,
             "files": files,
         }
-        with (folder / MARKER).open("w") as marker:
-            json.dump(said, marker, indent=1)
-            marker.flush()
-            os.fsync(marker.fileno())
+        _write(folder / MARKER, said)
         fsync(folder)
 
     def _switch(self, folder: Path, version: Version) -> None:
@@ -265,6 +278,13 @@ def partition_value(epoch: str) -> str:
     """Return the value of an epoch in a folder's name: its day, or its time with colons as Hive escapes them."""
     at = datetime.strptime(epoch, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
     return f"{at:%Y-%m-%d}" if (at.hour, at.minute, at.second) == (0, 0, 0) else f"{at:%Y-%m-%d %H%%3A%M%%3A%S}"
+
+
+def _write(path: Path, marker: dict[str, Any]) -> None:
+    with path.open("w") as file:
+        json.dump(marker, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _sha256(path: Path) -> str:

@@ -214,6 +214,9 @@ class PostgresTarget(SinkTarget):
             if found is not Outcome.ABSENT:
                 return found
             self._require_sole_owner(cursor, version)
+            if version.confirms(*self._marked(cursor, version)) and self._has_rows(cursor, version):
+                self._mark(cursor, version)
+                return Outcome.COMMITTED
             if not exists(cursor, self._identifier):  # somebody has dropped it
                 self._create(cursor, columns)
             self._load(cursor, version, columns)

@@ -18,7 +18,7 @@ from typing import Any
 from weir.code.archive import archive_of
 from weir.dataflow.quality import Policy
 from weir.dataflow.resolving import ResolveContext
-from weir.dataflow.state import StateKind
+from weir.dataflow.state import Incremental, StateKind
 from weir.dataflow.state_schema import fields_of_ddl, spark_json
 from weir.errors import Internal
 from weir.formats.checks import BUILT_IN, CheckReason, CheckReport, CheckToRun, ExpectationResult
@@ -31,6 +31,7 @@ from weir.formats.manifest import (
     Segment,
     StageCopy,
     UpdateDigest,
+    WriteEstimate,
     is_chain,
     parsed_digest,
 )
@@ -48,6 +49,7 @@ from weir.formats.region_job import (
     SparkJob,
     StageToRun,
     StateReport,
+    StateToRead,
     has_source_copy,
 )
 from weir.formats.suite import Severity
@@ -267,7 +269,17 @@ class FakeEngine:
         written = self._write(stage, output, content)
         tally = UpdateDigest(read.updated, 1, written.digest.xor, 0, 0)
         schema = spark_json(fields_of_ddl(read.state.schema))
-        return replace(written, spark_schema=schema, state=StateReport((tally,), 1, read.is_full))
+        estimate = self._estimate(read, content)
+        is_full = read.is_full or (estimate is not None and estimate.is_full)
+        report = StateReport((tally,), 1, is_full, estimate=estimate)
+        return replace(written, spark_schema=schema, state=report)
+
+    @staticmethod
+    def _estimate(read: StateToRead, content: str) -> WriteEstimate | None:
+        """Estimate both ways to write by the content: by the sizes of these files one would always be less."""
+        if read.state.incremental is not Incremental.AUTO or read.is_full or not read.files:
+            return None
+        return WriteEstimate(full=1000 + 100 * int(content[:2], 16), changes=10_000, compaction=4_000)
 
     def _merged(self, job: CompactionJob, during: Callable[[], None]) -> RegionReport:
         """Merge sorted runs of a state: the content of the result is that of the newest file."""
