@@ -84,8 +84,9 @@ def upkeep(world: World, event: Event) -> None:
 
 
 def end_early_results(world: World) -> None:
-    """Check that upkeep takes back what is shown early, now that all runs are closed."""
+    """Check that upkeep takes back what is shown early, now that all runs are closed, or found to be deleted."""
     if world.airflow.flow.publishes_early:
+        world.run(upkeep_process(world.airflow, Chore.HOURLY), NO_FAULT)
         world.run(upkeep_process(world.airflow, Chore.TARGETS), NO_FAULT)
         require("no_provisional_rows_remain", sorted(world.history.published.provisional))
 
