@@ -33,7 +33,7 @@ from weir.ledger.leases import clock
 from weir.ledger.outbox import declared_publish_by, tell, tell_incident
 from weir.ledger.reads import readers_of
 from weir.ledger.runs import dataflow_of, epoch_of_run
-from weir.topology.ids import Digest, Epoch, RunRef
+from weir.topology.ids import Digest, Epoch, RunId, RunRef
 from weir.topology.partitions import PartitionId
 
 READABLE = and_(
@@ -106,7 +106,7 @@ def provisional_rows(session: Session, run: str, sink: str | None = None) -> lis
     return list(session.scalars(query.order_by(PublicationRow.version)))
 
 
-def runs_with_provisional_rows(session: Session, dataflow: str) -> list[str]:
+def runs_with_provisional_rows(session: Session, dataflow: str) -> list[RunId]:
     """Return the runs of a dataflow that have such rows."""
     query = select(PublicationRow.run).join(RunRow, RunRow.id == PublicationRow.run)
     live = (RunRow.dataflow == dataflow, PublicationRow.lacks.is_not(None), PublicationRow.expired_at.is_(None))

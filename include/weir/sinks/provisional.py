@@ -21,10 +21,10 @@ from sqlalchemy.orm import Session
 from weir.attempts.rooms import SinkResult
 from weir.coordination.services import Services
 from weir.coordination.settled import Settled
+from weir.errors import WeirError
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import RunState
 from weir.formats.manifest import Manifest
-from weir.formats.pointer import Pointer, PublishedPartition
 from weir.integrity.verify import reference
 from weir.ledger.database.tables import PublicationRow, ResultRow, RunRow
 from weir.ledger.deliveries import deliveries_of, enter_deliveries
@@ -37,13 +37,14 @@ from weir.ledger.publications import (
     provisional_rows,
     runs_with_provisional_rows,
 )
-from weir.ledger.runs import dataflow_of, epoch_of_run, run_by_id, run_key, topology_of
+from weir.ledger.runs import dataflow_of, run_by_id, run_key, topology_of
 from weir.ledger.snapshot import run_state
 from weir.sinks.delivery import deliver, deliver_provisional, prepare, take_out
-from weir.sinks.protocol import PROVISIONAL, Delivery, Outcome, Version, VersionFile
+from weir.sinks.protocol import PROVISIONAL, Delivery, Outcome
+from weir.sinks.publishing import pointer_of, version_of
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.probe import probe
-from weir.topology.ids import Digest
+from weir.topology.ids import RunId
 from weir.topology.regions import PartitionId
 
 _NAMED = 5
@@ -52,7 +53,7 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class _Early:
-    """What a sink may show of an open run: its results, by subtask, with the attempts that made them."""
+    """What a sink may show of an open run: the numbers of its results in the ledger, in the order of subtasks."""
 
     sink: str
     results: Mapping[PartitionId, int]
@@ -62,7 +63,7 @@ class _Early:
 
 def settle_provisional(services: Services, dataflow: str, runs: Collection[str] | None, settled: Settled) -> None:
     """Show what may be shown of these runs (None: all of the dataflow), and take back what may not."""
-    concerned: list[str] = []
+    concerned: list[RunId] = []
     with settled.trying(f"{dataflow}, early results"), services.ledger.transaction() as session:
         concerned = _concerned(session, dataflow, runs)
     for run in concerned:
@@ -70,16 +71,16 @@ def settle_provisional(services: Services, dataflow: str, runs: Collection[str] 
             settled.done[f"{sink} of {run}, early results"] = said
 
 
-def _concerned(session: Session, dataflow: str, runs: Collection[str] | None) -> list[str]:
+def _concerned(session: Session, dataflow: str, runs: Collection[str] | None) -> list[RunId]:
     if runs is not None:
-        return sorted(runs)
+        return [RunId(each) for each in sorted(runs)]
     live = (RunRow.closed_at.is_(None), RunRow.deleted_at.is_(None), RunRow.expired_at.is_(None), RunRow.is_pinned)
     rows = session.scalars(select(RunRow).where(RunRow.dataflow == dataflow, *live))
     publishing = {row.id for row in rows if topology_of(row.pinned or {}).dataflow.publishes_early}
     return sorted(publishing | {*runs_with_provisional_rows(session, dataflow)})
 
 
-def _settle_run(services: Services, run: str, settled: Settled) -> Iterator[tuple[str, str]]:
+def _settle_run(services: Services, run: RunId, settled: Settled) -> Iterator[tuple[str, str]]:
     """Yield what was done, by sink."""
     with services.ledger.transaction() as session:
         wanted = {each.sink: each for each in _wanted(session, run)}
@@ -152,7 +153,7 @@ def _lacks(session: Session, row: RunRow, state: RunState) -> str:
 # Publishing
 
 
-def _publish(services: Services, run: str, early: _Early) -> str:
+def _publish(services: Services, run: RunId, early: _Early) -> str:
     """Show the rows of a sink, by a pointer and in its targets."""
     dataflow = dataflow_of(run)
     with services.ledger.transaction() as session:
@@ -166,10 +167,15 @@ def _publish(services: Services, run: str, early: _Early) -> str:
     if len(manifests) < len(references):
         return "nothing is shown: files are missing"
     result = SinkResult(early.sink, tuple(early.results), manifests, stage.targets)
-    version = _version(result, run, number, folders)
-    deliveries = prepare(services, run, stage.targets, version) if stage.targets else []
+    pointer = replace(pointer_of(services, services.ledger.id(), run, result, folders), version=number)
+    version = version_of(pointer, manifests, f"{PROVISIONAL}{result.fingerprint}")
+    try:
+        deliveries = prepare(services, run, stage.targets, version) if stage.targets else []
+    except WeirError as error:  # the close tells a person, where it is so still
+        return f"nothing is shown: {error}"
     number = max([number, *(each.version.number for each in deliveries)])
-    pointer = _pointer(services, version, result, folders, number, early.lacks, deliveries)
+    made = tuple(each.to_json() for each in deliveries)
+    pointer = replace(pointer, version=number, deliveries=made, lacks=early.lacks)
     with services.ledger.transaction(dataflow) as session:
         again = {each.sink: each for each in _wanted(session, run)}.get(early.sink)
         if again is None or again.results != early.results or next_version(session, run, early.sink) > number:
@@ -179,7 +185,7 @@ def _publish(services: Services, run: str, early: _Early) -> str:
         newest = last_publication(session, run, early.sink)
         if newest is not None and newest.published_at is None and newest.digest == early.digest:
             return "nothing is shown: the closing task is about to publish it"
-        begin_publication(session, run, early.sink, number, version.attempt, early.digest, pointer)
+        begin_publication(session, run, early.sink, number, pointer.attempt, early.digest, pointer)
         enter_deliveries(session, run, early.sink, number, pointer.deliveries)
         session.flush()
         row = provisional_rows(session, run, early.sink)[-1]
@@ -188,54 +194,6 @@ def _publish(services: Services, run: str, early: _Early) -> str:
     problems = deliver_provisional(services, dataflow, row)
     shown = f"{version.rows} row(s) are shown as provisional ones, number {number}: {early.lacks}"
     return "; ".join([shown, *map(str, problems)])
-
-
-def _version(result: SinkResult, run: str, number: int, folders: Collection[str]) -> Version:
-    first = result.manifests[0]
-    return Version(
-        dataflow=dataflow_of(run),
-        sink=result.sink,
-        epoch=epoch_of_run(run),
-        number=number,
-        attempt=first.attempt,
-        digest=f"{PROVISIONAL}{result.fingerprint}",
-        spark_schema=first.spark_schema,
-        files=tuple(
-            VersionFile(f"{folder}/{file.name}", file.bytes, file.rows, file.sha256)
-            for folder, manifest in zip(folders, result.manifests, strict=True)
-            for file in manifest.files
-        ),
-    )
-
-
-def _pointer(
-    services: Services,
-    version: Version,
-    result: SinkResult,
-    folders: Collection[str],
-    number: int,
-    lacks: str,
-    deliveries: Collection[Delivery],
-) -> Pointer:
-    return Pointer(
-        dataflow=version.dataflow,
-        sink=version.sink,
-        epoch=version.epoch,
-        version=number,
-        attempt=version.attempt,
-        spark_schema=version.spark_schema,
-        partitions=tuple(
-            PublishedPartition(
-                each.subtask, folder, tuple(file.name for file in each.files), each.rows, Digest(str(each.digest))
-            )
-            for folder, each in zip(folders, result.manifests, strict=True)
-        ),
-        published_at=services.now().isoformat(),
-        ledger=services.ledger.id(),
-        revision=services.ledger.seen(version.dataflow),
-        deliveries=tuple(each.to_json() for each in deliveries),
-        lacks=lacks,
-    )
 
 
 # Taking back

@@ -34,6 +34,7 @@ from weir.ledger.publications import (
     provisional_rows,
 )
 from weir.ledger.results import results_in
+from weir.ledger.runs import dataflow_of, epoch_of_run
 from weir.ledger.snapshot import run_state
 from weir.recovery.awaiting import wait_for
 from weir.restarts.delays import FIRST_WAIT, LONGEST_WAIT
@@ -42,7 +43,7 @@ from weir.sinks.protocol import Delivery, Outcome, TargetAway, TargetUnknown, Ve
 from weir.store.catalogue import highest_version
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.probe import probe, verify_segments
-from weir.topology.ids import Digest
+from weir.topology.ids import Digest, RunId
 from weir.topology.regions import PartitionId
 
 _MADE_ANEW = (PartitionState.QUARANTINED.value, PartitionState.SUPERSEDED.value)
@@ -207,46 +208,59 @@ class _Publication:
         return pointer
 
     def _version(self, state: RunState, sink: SinkResult, number: int) -> Version:
-        pointer = self._pointer(state, sink, number, ())
-        return Version(
-            dataflow=pointer.dataflow,
-            sink=pointer.sink,
-            epoch=pointer.epoch,
-            number=number,
-            attempt=pointer.attempt,
-            digest=sink.fingerprint,
-            spark_schema=pointer.spark_schema,
-            files=tuple(
-                VersionFile(f"{part.folder}/{file.name}", file.bytes, file.rows, file.sha256)
-                for part, manifest in zip(pointer.partitions, sink.manifests, strict=True)
-                for file in manifest.files
-            ),
-        )
+        return version_of(self._pointer(state, sink, number, ()), sink.manifests, sink.fingerprint)
 
     def _pointer(self, state: RunState, sink: SinkResult, version: int, deliveries: Sequence[Delivery]) -> Pointer:
-        services, run = self.services, self.registered.run
-        return Pointer(
-            dataflow=run.dataflow.name,
-            sink=sink.sink,
-            epoch=run.epoch,
-            version=version,
-            attempt=self.registered.attempt.id,
-            spark_schema=sink.manifests[0].spark_schema,
-            partitions=tuple(
-                PublishedPartition(
-                    partition.subtask,
-                    state.results[partition].folder,
-                    tuple(file.name for file in manifest.files),
-                    manifest.rows,
-                    Digest(str(manifest.digest)),
-                )
-                for partition, manifest in zip(sink.partitions, sink.manifests, strict=True)
-            ),
-            published_at=services.now().isoformat(),
-            ledger=self.ledger,
-            revision=services.ledger.seen(run.dataflow.name),
-            deliveries=tuple(each.to_json() for each in deliveries),
+        run, attempt = self.registered.run, self.registered.attempt.id
+        folders = [state.results[each].folder for each in sink.partitions]
+        pointer = pointer_of(self.services, self.ledger, run.id, sink, folders)
+        return replace(
+            pointer, version=version, attempt=attempt, deliveries=tuple(each.to_json() for each in deliveries)
         )
+
+
+def pointer_of(services: Services, ledger: str, run: RunId, sink: SinkResult, folders: Sequence[str]) -> Pointer:
+    """Return a pointer to the partitions of a sink, numbered 0 and without deliveries, of the attempt of the first."""
+    first, dataflow = sink.manifests[0], dataflow_of(run)
+    return Pointer(
+        dataflow=dataflow,
+        sink=sink.sink,
+        epoch=epoch_of_run(run),
+        version=0,
+        attempt=first.attempt,
+        spark_schema=first.spark_schema,
+        partitions=tuple(
+            PublishedPartition(
+                partition.subtask,
+                folder,
+                tuple(file.name for file in manifest.files),
+                manifest.rows,
+                Digest(str(manifest.digest)),
+            )
+            for partition, folder, manifest in zip(sink.partitions, folders, sink.manifests, strict=True)
+        ),
+        published_at=services.now().isoformat(),
+        ledger=ledger,
+        revision=services.ledger.seen(dataflow),
+    )
+
+
+def version_of(pointer: Pointer, manifests: Sequence[Manifest], digest: str) -> Version:
+    """Return what a pointer names as targets get it; `manifests` are those of its partitions."""
+    return Version(
+        dataflow=pointer.dataflow,
+        sink=pointer.sink,
+        epoch=pointer.epoch,
+        number=pointer.version,
+        attempt=pointer.attempt,
+        digest=digest,
+        spark_schema=pointer.spark_schema,
+        files=tuple(
+            VersionFile(f"{part.folder}/{file.name}", file.bytes, file.rows, file.sha256)
+            for part, manifest in zip(pointer.partitions, manifests, strict=True)
+            for file in manifest.files
+        ),
+    )
 
 
 def _require_present(state: RunState, reads: Sequence[InputRead]) -> None:

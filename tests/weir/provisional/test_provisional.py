@@ -201,6 +201,8 @@ def test_a_target_that_is_away_holds_nothing_up(world, lake):
     run = until(world, REPORT)
     assert publications(world) == []
     assert world.airflow.task(run, "totals-early", 1).state == "success"
+    upkeep(world)
+    assert publications(world) == []
     away.mkdir()
     upkeep(world)
     assert is_provisional(held(away / "lake"))
