@@ -10,6 +10,7 @@ the store.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from weir.coordination.airflow import Clearer
 from weir.coordination.evidence import require_not_behind
@@ -60,7 +61,8 @@ class Settling:
             with settled.trying(dataflow):
                 self.release(dataflow, due, settled)
         if due.early != ():
-            settle_provisional(self._services, dataflow, due.early, settled)
+            with settled.trying(f"{dataflow}, early results"):
+                self.settle_early(dataflow, due, settled)
         if due.readers:
             with settled.trying(f"{dataflow}, readers"):
                 self.tell_readers(dataflow, due, settled)
@@ -101,6 +103,15 @@ class Settling:
             if not due.is_thorough:
                 with settled.trying(f"{reader}, pending clears"):
                     self.deliver_clears(reader, settled)
+
+    def settle_early(self, dataflow: str, due: Due, settled: Settled) -> None:
+        """Show results early, and take back what may not be shown any more. Raises LedgerBehind, Retryable."""
+        services, runs = self._services, due.early
+        if due.is_thorough:
+            job = partial(settle_provisional, services, dataflow, runs, settled, is_thorough=True)
+            up_to_date(services, dataflow, job)
+        else:
+            settle_provisional(services, dataflow, runs, settled)
 
     def release(self, dataflow: str, due: Due, settled: Settled) -> None:
         """Release results that no run needs any more, and delete their bytes. Raises Retryable.

@@ -14,7 +14,7 @@ each partition.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ from weir.formats.checkpoint import Checkpoint
 from weir.formats.codec import from_json, region_job_from_json
 from weir.formats.manifest import Manifest
 from weir.formats.paths import (
+    PROVISIONAL,
     attempt_of_folder,
     attempt_records_folder,
     checkpoint_number,
@@ -186,14 +187,24 @@ def require_known_versions(services: Services, dataflow: str, unknown: Iterable[
 
 
 def require_known_publications(services: Services, run: str, sinks: Iterable[str]) -> None:
-    """Raise LedgerBehind for a published version of a run and one of these sinks that the ledger does not know."""
+    """Raise LedgerBehind for a published version of a run and one of these sinks that the ledger does not know.
+
+    Likewise for provisional rows, of which it does not know the number.
+    """
     dataflow, epoch = dataflow_of(run), epoch_of_run(run)
     folders = (pointer_folder(dataflow, sink, epoch) for sink in sinks)
     names = ((each, name) for each in folders for name in files_in(services.store, each))
-    found = {f"{folder}/{name}" for folder, name in names if re.fullmatch(r"\d+\.json", name)}
+    found = {f"{folder}/{name}" for folder, name in names if re.fullmatch(rf"\d+(\.json|\{PROVISIONAL})", name)}
     with services.ledger.transaction() as session:
         known = set(session.scalars(select(PublicationRow.pointer).where(PublicationRow.run == run)))
-    require_known_versions(services, dataflow, found - known)
+    require_known_versions(services, dataflow, unknown_pointers(found, known))
+
+
+def unknown_pointers(found: Iterable[str], known: Collection[str]) -> set[str]:
+    """Return pointers that the ledger does not know, but none to provisional rows whose number something else has."""
+    numbers = {each.rpartition(".")[0] for each in known}
+    unknown = {*found}.difference(known)
+    return {each for each in unknown if each.endswith(".json") or each.rpartition(".")[0] not in numbers}
 
 
 def require_known_results(services: Services, run: str, folders: Iterable[str], *, running: bool = False) -> None:

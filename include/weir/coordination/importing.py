@@ -42,7 +42,7 @@ from weir.ledger.database.tables import (
     RunRow,
 )
 from weir.ledger.deliveries import deliveries_of, enter_deliveries
-from weir.ledger.publications import begin_publication, note_untold, provisional_rows
+from weir.ledger.publications import begin_publication, note_untold
 from weir.ledger.reads import enter_input, forget_inputs, record_reads
 from weir.ledger.restores import FORK, SAME, last_restore, origins_of
 from weir.ledger.results import (
@@ -381,7 +381,9 @@ def enter_publications(session: Session, run: RunRow, pointers: Iterable[Pointer
 
 
 def _enter_provisional(session: Session, run: RunId, pointers: Iterable[Pointer]) -> None:
-    known = {(row.sink, row.version) for row in provisional_rows(session, run)}
+    session.flush()
+    query = select(PublicationRow.sink, PublicationRow.version).where(PublicationRow.run == run)
+    known = set(session.execute(query).tuples())
     for each in pointers:
         digest = "|".join(part.digest for part in each.partitions)
         if (each.sink, each.version) not in known:

@@ -62,9 +62,16 @@ def last_publication(session: Session, run: str, sink: str) -> PublicationRow | 
     return session.scalar(_LAST, {"run": run, "sink": sink})
 
 
-def last_published(session: Session, run: str, sink: str) -> PublicationRow | None:
-    """Return the newest version of `sink` that readers get."""
-    return readable_versions(session, [(run, sink)]).get((run, sink))
+def newest_published(session: Session, run: str, sink: str) -> PublicationRow | None:
+    """Return the newest version of `sink` that was published, even if it is about to be deleted, or is."""
+    return next(iter(published_rows(session, run, sink)), None)
+
+
+def published_rows(session: Session, run: str, sink: str) -> list[PublicationRow]:
+    """Return the versions of `sink` that were published, newest first."""
+    query = select(PublicationRow).where(PublicationRow.run == run, PublicationRow.sink == sink)
+    query = query.where(PublicationRow.published_at.is_not(None)).order_by(PublicationRow.version.desc())
+    return list(session.scalars(query))
 
 
 def is_expiring(row: PublicationRow) -> bool:

@@ -20,7 +20,7 @@ from weir.execution.run_state import Obstacle, RunState
 from weir.formats.manifest import Manifest
 from weir.integrity.verify import reference
 from weir.ledger.database.tables import PublicationRow, ResultRow, RunRow
-from weir.ledger.publications import provisional_rows
+from weir.ledger.publications import newest_published, provisional_rows
 from weir.ledger.results import results_in
 from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
@@ -101,8 +101,9 @@ def published_results(
 
 def provisional_results(session: Session, row: RunRow, topology: Topology, sink: str) -> Chosen | None:
     """Return the provisional rows that a sink of an open run shows; None where it shows none. Raises Unreadable."""
+    last = newest_published(session, row.id, sink)
     shown = [each for each in provisional_rows(session, row.id, sink) if each.expiring_at is None]
-    if not shown:
+    if not shown or (last is not None and last.version > shown[-1].version):
         return None
     (layout,) = topology.layouts_of(sink)
     rows = _of_version(session, shown[-1])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from weir.coordination.evidence import require_known_results, require_known_versions
+from weir.coordination.evidence import require_known_results, require_known_versions, unknown_pointers
 from weir.coordination.run_records import write_record
 from weir.coordination.services import Services
 from weir.dataflow.retention_settings import RetentionSettings
@@ -23,6 +23,7 @@ from weir.formats.codec import from_json
 from weir.formats.manifest import COPY_NAME, StageCopy
 from weir.formats.paths import (
     MANIFEST,
+    PROVISIONAL,
     RUN_RECORD,
     epoch_folder,
     name_of,
@@ -223,7 +224,7 @@ class RunSweep:
             if each.place is Place.RESULT and MANIFEST in each.names and each.attempt not in known.attempts
         ]
         require_known_results(self.services, listed.run, folders)
-        unknown = [each.path for each in listed.pointers if each.path not in known.pointers]
+        unknown = unknown_pointers([each.path for each in listed.pointers], known.pointers)
         require_known_versions(self.services, dataflow_of(listed.run), unknown)
 
     def _pointers(self, listed: _Listed, known: RunKnowledge) -> Callable[[str], Fate]:
@@ -372,7 +373,7 @@ class RunSweep:
 
 def _is_pointer(found: FoundFile) -> bool:
     name = name_of(found.path)
-    return name.endswith(".json") and not name.startswith(".")
+    return name.endswith((".json", PROVISIONAL)) and not name.startswith(".")
 
 
 def _kind(decision: FolderDecision, known: RunKnowledge) -> Garbage:

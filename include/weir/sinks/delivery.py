@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
@@ -40,7 +39,16 @@ from weir.ledger.runs import dataflow_of, epoch_of_run, run_key
 from weir.refusals import Verdict, verdict
 from weir.secrecy import without_secrets
 from weir.sinks.opening import open_target
-from weir.sinks.protocol import Delivery, Held, Outcome, TargetAway, TargetFailed, TargetUnknown, Version
+from weir.sinks.protocol import (
+    PROVISIONAL,
+    Delivery,
+    Held,
+    Outcome,
+    TargetAway,
+    TargetFailed,
+    TargetUnknown,
+    Version,
+)
 from weir.topology.ids import Epoch
 from weir.wording import shortened
 
@@ -190,25 +198,41 @@ def deliver(
 
 
 def deliver_provisional(services: Services, dataflow: str, row: PublicationRow) -> list[Undelivered]:
-    """Commit provisional rows into their targets, where they are not yet; nobody is told. Return what could not be."""
+    """Commit provisional rows into their targets, where they are not yet. Return what could not be."""
     with services.ledger.transaction() as session:
-        rows = deliveries_of(session, row.run, row.sink, row.version)
-        found = [(each.id, Delivery.from_json(each.delivery)) for each in rows if each.outcome is None]
-    problems = (_deliver(services, dataflow, number, delivery, {}, is_told=False) for number, delivery in found)
+        found = [each.id for each in deliveries_of(session, row.run, row.sink, row.version)]
+    return deliver_rows(services, dataflow, found)
+
+
+def deliver_rows(services: Services, dataflow: str, numbers: Iterable[int]) -> list[Undelivered]:
+    """Commit what these rows of the ledger have pending, whatever waits before it. Return what could not be."""
+    with services.ledger.transaction() as session:
+        rows = [session.get_one(DeliveryRow, number) for number in numbers]
+        found = [(row.id, Delivery.from_json(row.delivery)) for row in rows if row.outcome is None]
+    problems = (_deliver(services, dataflow, number, delivery, {}) for number, delivery in found)
     return [each for each in problems if each is not None]
 
 
-def take_out(services: Services, dataflow: str, number: int, delivery: Delivery, outcome: str | None) -> None:
+def fence(services: Services, dataflow: str, numbers: Iterable[int]) -> None:
+    """Commit provisional rows of which it is not known whether they are there; what a target refuses is not there.
+
+    A process that was suspended while it did so finds from now on that they are there, or what has replaced them.
+    """
+    for problem in deliver_rows(services, dataflow, numbers):
+        if not isinstance(problem.error, Misconfigured):
+            raise problem.error
+
+
+def take_out(services: Services, dataflow: str, number: int) -> None:
     """Take provisional rows out of a target of which it has no version: it holds no rows of the epoch then.
 
-    Rows of which it is not known whether they got there are put there first: a process that was suspended while it did
-    that finds them taken out. Raises what the target does not do.
+    Raises what the target does not do.
     """
+    with services.ledger.transaction() as session:
+        row = session.get_one(DeliveryRow, number)
+        delivery, outcome = Delivery.from_json(row.delivery), row.outcome
     if outcome == Outcome.ROLLED_BACK.value:
         return
-    if outcome is None:
-        with suppress(Misconfigured):  # what the target refuses is not there
-            _commit(services, delivery)
     opened = open_target(delivery.target, services)
     try:
         opened.rollback(delivery.version, delivery.token)
@@ -266,29 +290,40 @@ def _roll_back(services: Services, dataflow: str, number: int, delivery: Deliver
 
 
 def _deliver(
-    services: Services, dataflow: str, number: int, delivery: Delivery, silence: Silence, *, is_told: bool = True
+    services: Services, dataflow: str, number: int, delivery: Delivery, silence: Silence
 ) -> Undelivered | None:
+    """Commit a delivery, and record what has come of it; nobody is told of provisional rows, or of one put back."""
     try:
         outcome, copied = _commit_if_heard(services, delivery, silence)
     except WeirError as error:
         with services.ledger.transaction(dataflow) as session:
             row = session.get_one(DeliveryRow, number)
-            if row.outcome is not None:  # another process has committed it meanwhile
+            if not _is_pending(row, delivery):  # another process has committed it meanwhile
                 return None
             note_problem(row, shortened(str(error), _TEXT), services.now())
             since = row.problem_since or services.now()
             problem = Undelivered(row.run, row.sink, row.version, delivery.target, since, error)
-            if is_told and problem.needs_person(services.now()):
+            if _is_told(row, delivery) and problem.needs_person(services.now()):
                 tell(session, _waits(delivery, problem), services.now())
             return problem
     with services.ledger.transaction(dataflow) as session:
         row = session.get_one(DeliveryRow, number)
-        if row.outcome is not None:  # another process has committed it meanwhile, or a person has taken it out again
+        if not _is_pending(row, delivery):  # another process has committed it meanwhile, or it was taken out again
             return None
         note_delivered(session, row, outcome.value, copied, Outcome.SUPERSEDED.value, services.now())
-        if is_told and outcome in (Outcome.COMMITTED, Outcome.EQUAL):
+        if _is_told(row, delivery) and outcome in (Outcome.COMMITTED, Outcome.EQUAL):
             tell(session, _arrived(delivery, row.run, outcome), services.now())
     return None
+
+
+def _is_pending(row: DeliveryRow, delivery: Delivery) -> bool:
+    """Report whether this is to be committed still: a version that is put back has another number then."""
+    return row.outcome is None and row.delivery["version"]["number"] == delivery.version.number
+
+
+def _is_told(row: DeliveryRow, delivery: Delivery) -> bool:
+    is_put_back = delivery.version.number != row.version
+    return not is_put_back and not delivery.version.digest.startswith(PROVISIONAL)
 
 
 def _arrived(delivery: Delivery, run: str, outcome: Outcome) -> Event:

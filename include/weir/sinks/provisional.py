@@ -11,7 +11,7 @@ valid any more are replaced by the last version, or taken out; only then their p
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -19,9 +19,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.attempts.rooms import SinkResult
+from weir.coordination.evidence import require_known_publications, require_not_behind
 from weir.coordination.services import Services
 from weir.coordination.settled import Settled
-from weir.errors import WeirError
+from weir.errors import LedgerBehind, Retryable, WeirError
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import RunState
 from weir.formats.manifest import Manifest
@@ -32,20 +33,32 @@ from weir.ledger.publications import (
     begin_publication,
     is_expiring,
     last_publication,
-    last_published,
+    newest_published,
     next_version,
     provisional_rows,
+    published_rows,
     runs_with_provisional_rows,
 )
+from weir.ledger.results import results_in
 from weir.ledger.runs import dataflow_of, run_by_id, run_key, topology_of
 from weir.ledger.snapshot import run_state
-from weir.sinks.delivery import deliver, deliver_provisional, prepare, take_out
-from weir.sinks.protocol import PROVISIONAL, Delivery, Outcome
+from weir.sinks.delivery import (
+    TOLD_AFTER,
+    Undelivered,
+    deliver_provisional,
+    deliver_rows,
+    fence,
+    prepare,
+    take_out,
+)
+from weir.sinks.protocol import PROVISIONAL, Outcome
 from weir.sinks.publishing import pointer_of, version_of
 from weir.store.errors import AlreadyExists, NotFound
 from weir.store.probe import probe
 from weir.topology.ids import RunId
 from weir.topology.regions import PartitionId
+
+_OUT = Outcome.ROLLED_BACK.value
 
 _NAMED = 5
 """So many tasks are named that have yet to commit."""
@@ -61,11 +74,17 @@ class _Early:
     lacks: str
 
 
-def settle_provisional(services: Services, dataflow: str, runs: Collection[str] | None, settled: Settled) -> None:
-    """Show what may be shown of these runs (None: all of the dataflow), and take back what may not."""
-    concerned: list[RunId] = []
-    with settled.trying(f"{dataflow}, early results"), services.ledger.transaction() as session:
+def settle_provisional(
+    services: Services, dataflow: str, runs: Collection[str] | None, settled: Settled, *, is_thorough: bool = False
+) -> None:
+    """Show what may be shown of these runs (None: all of the dataflow), and take back what may not.
+
+    Upkeep is thorough: it compares the ledger with the store before. Raises LedgerBehind; `settled` has other errors.
+    """
+    with services.ledger.transaction() as session:
         concerned = _concerned(session, dataflow, runs)
+    if concerned and is_thorough:
+        require_not_behind(services, dataflow)
     for run in concerned:
         for sink, said in _settle_run(services, run, settled):
             settled.done[f"{sink} of {run}, early results"] = said
@@ -85,32 +104,19 @@ def _settle_run(services: Services, run: RunId, settled: Settled) -> Iterator[tu
     with services.ledger.transaction() as session:
         wanted = {each.sink: each for each in _wanted(session, run)}
         shown = provisional_rows(session, run)
-    newest = {row.sink: row for row in shown}
+    stay = set[int]()
     for sink, early in wanted.items():
-        with settled.trying(f"{sink} of {run}, early results"):
-            row = newest.get(sink)
-            if row is None or row.expiring_at is not None or row.digest != early.digest:
+        newest = next((row for row in reversed(shown) if row.sink == sink and row.expiring_at is None), None)
+        with settled.trying(f"{sink} of {run}, early results", LedgerBehind):
+            if newest is None or newest.digest != early.digest:
                 yield sink, _publish(services, run, early)
-            elif _has_pointer(services, row):
-                yield from ((sink, str(each)) for each in deliver_provisional(services, dataflow_of(run), row))
-                newest.pop(sink)
-    with services.ledger.transaction() as session:
-        current = {row.sink: row.id for row in provisional_rows(session, run) if row.expiring_at is None}
-    for row in shown:
-        is_replaced = current.get(row.sink, row.id) != row.id
-        if is_replaced or row.sink in newest:
-            with settled.trying(f"{row.sink} of {run}, early results"):
-                yield row.sink, _withdraw(services, row, is_replaced=is_replaced)
-
-
-def _has_pointer(services: Services, row: PublicationRow) -> bool:
-    """Report whether rows are shown whole: a process may have been killed before it wrote their pointer."""
-    services.store_id()  # on an unmounted disk all pointers seem to be missing
-    try:
-        services.store.size(row.pointer)
-    except NotFound:
-        return False
-    return True
+            else:
+                stay.add(newest.id)
+                yield from ((sink, str(problem)) for problem in _show(services, newest))
+    for row in reversed(shown):
+        if row.id not in stay:
+            with settled.trying(f"{row.sink} of {run}, early results", LedgerBehind):
+                yield row.sink, _withdraw(services, row)
 
 
 # What may be shown
@@ -133,10 +139,9 @@ def _wanted(session: Session, name: str) -> Iterator[_Early]:
         valid = [each for each in results if each is not None and state.is_valid(each.partition)]
         if len(valid) < len(results) or any(each.state is not PartitionState.FINISHED for each in valid):
             continue
-        digest, newest = "|".join(each.digest for each in valid), last_publication(session, name, sink)
-        published = last_published(session, name, sink)
-        is_put_back = newest is None or not is_expiring(newest)  # else the rows that are there now could not be
-        if is_put_back and (published is None or published.digest != digest):
+        digest, last = "|".join(each.digest for each in valid), newest_published(session, name, sink)
+        # The rows of a version that is about to go could not be put back.
+        if last is None or (last.digest != digest and not is_expiring(last)):
             yield _Early(sink, {each.partition: each.result for each in valid}, digest, _lacks(session, row, state))
 
 
@@ -154,61 +159,118 @@ def _lacks(session: Session, row: RunRow, state: RunState) -> str:
 
 
 def _publish(services: Services, run: RunId, early: _Early) -> str:
-    """Show the rows of a sink, by a pointer and in its targets."""
+    """Show the rows of a sink, by a pointer and in its targets. Raises LedgerBehind or Retryable."""
     dataflow = dataflow_of(run)
+    require_known_publications(services, run, [early.sink])
     with services.ledger.transaction() as session:
-        number = next_version(session, run, early.sink)
+        first = next_version(session, run, early.sink)
         stage = run_by_id(session, run).dataflow.stage(early.sink)
-        rows = [session.get_one(ResultRow, each) for each in early.results.values()]
-        references = [reference(row) for row in rows]
-        folders = [row.folder for row in rows]
-    answers = probe(services.store, services.store_id(), references)
-    manifests = tuple(found for each in references if isinstance(found := answers[each], Manifest))
-    if len(manifests) < len(references):
+        folders = [session.get_one(ResultRow, each).folder for each in early.results.values()]
+    manifests = _manifests(services, run, folders)
+    if manifests is None:
         return "nothing is shown: files are missing"
     result = SinkResult(early.sink, tuple(early.results), manifests, stage.targets)
-    pointer = replace(pointer_of(services, services.ledger.id(), run, result, folders), version=number)
+    pointer = replace(pointer_of(services, services.ledger.id(), run, result, folders), version=first)
     version = version_of(pointer, manifests, f"{PROVISIONAL}{result.fingerprint}")
     try:
         deliveries = prepare(services, run, stage.targets, version) if stage.targets else []
     except WeirError as error:  # the close tells a person, where it is so still
         return f"nothing is shown: {error}"
-    number = max([number, *(each.version.number for each in deliveries)])
-    made = tuple(each.to_json() for each in deliveries)
-    pointer = replace(pointer, version=number, deliveries=made, lacks=early.lacks)
+    number = max([first, *(each.version.number for each in deliveries)])
+    pointer = replace(pointer, version=number, lacks=early.lacks)
     with services.ledger.transaction(dataflow) as session:
-        again = {each.sink: each for each in _wanted(session, run)}.get(early.sink)
-        if again is None or again.results != early.results or next_version(session, run, early.sink) > number:
-            return "nothing is shown: results have changed meanwhile"
-        if any(each.version.number != number for each in deliveries):
-            return "nothing is shown yet: its targets hold different versions"
-        newest = last_publication(session, run, early.sink)
-        if newest is not None and newest.published_at is None and newest.digest == early.digest:
-            return "nothing is shown: the closing task is about to publish it"
+        if why := _why_not(session, run, early, [first, number, *(each.version.number for each in deliveries)]):
+            return f"nothing is shown: {why}"
         begin_publication(session, run, early.sink, number, pointer.attempt, early.digest, pointer)
-        enter_deliveries(session, run, early.sink, number, pointer.deliveries)
+        enter_deliveries(session, run, early.sink, number, [each.to_json() for each in deliveries])
         session.flush()
         row = provisional_rows(session, run, early.sink)[-1]
-    with suppress(AlreadyExists):
-        services.store.create(row.pointer, pointer.to_json())
-    problems = deliver_provisional(services, dataflow, row)
+    problems = _show(services, row)
     shown = f"{version.rows} row(s) are shown as provisional ones, number {number}: {early.lacks}"
     return "; ".join([shown, *map(str, problems)])
+
+
+def _why_not(session: Session, run: RunId, early: _Early, numbers: Sequence[int]) -> str:
+    """Say why rows cannot be shown after all; `numbers` are the next one, that of the rows, and those of targets."""
+    again = {each.sink: each for each in _wanted(session, run)}.get(early.sink)
+    first, number, *of_targets = numbers
+    if again is None or again.results != early.results or next_version(session, run, early.sink) > number:
+        return "results have changed meanwhile"
+    if any(each != number for each in of_targets):
+        return "its targets hold different versions"
+    if number > first and newest_published(session, run, early.sink) is None:
+        return "a target holds rows of the epoch that the ledger does not know"
+    last = last_publication(session, run, early.sink)
+    is_due = last is not None and last.published_at is None and last.digest == early.digest
+    return "the closing task is about to publish it" if is_due else ""
+
+
+def _manifests(services: Services, run: RunId, folders: Sequence[str]) -> tuple[Manifest, ...] | None:
+    """Read the manifests of results; None where files of any are missing."""
+    with services.ledger.transaction() as session:
+        known = {row.folder: reference(row) for row in results_in(session, run, folders)}
+    answers = probe(services.store, services.store_id(), [*known.values()])
+    found = [answers.get(known[each]) if each in known else None for each in folders]
+    manifests = tuple(each for each in found if isinstance(each, Manifest))
+    return manifests if len(manifests) == len(folders) else None
+
+
+def _show(services: Services, row: PublicationRow) -> list[Undelivered]:
+    """Write the pointer to rows, where no process has, and commit them into their targets; return what could not be."""
+    if not _has_pointer(services, row) and not _is_pointed_to(services, row):
+        return []
+    return deliver_provisional(services, dataflow_of(row.run), row)
+
+
+def _has_pointer(services: Services, row: PublicationRow) -> bool:
+    services.store_id()  # on an unmounted disk all pointers seem to be missing
+    try:
+        services.store.size(row.pointer)
+    except NotFound:
+        return False
+    return True
+
+
+def _is_pointed_to(services: Services, row: PublicationRow) -> bool:
+    """Write the pointer to rows; it goes again where these were taken back meanwhile."""
+    manifests = _manifests(services, row.run, row.folders)
+    if manifests is None:
+        return False
+    with services.ledger.transaction() as session:
+        deliveries = tuple(each.delivery for each in deliveries_of(session, row.run, row.sink, row.version))
+    parts = tuple(PartitionId(row.sink, each.subtask, each.layout) for each in manifests)
+    result = SinkResult(row.sink, parts, manifests, ())
+    pointer = pointer_of(services, services.ledger.id(), row.run, result, row.folders)
+    pointer = replace(pointer, version=row.version, deliveries=deliveries, lacks=row.lacks or "")
+    with suppress(AlreadyExists):  # another process has written the same
+        services.store.create(row.pointer, pointer.to_json())
+    with services.ledger.transaction() as session:
+        is_shown = session.get_one(PublicationRow, row.id).expiring_at is None
+    if not is_shown:
+        services.store.delete(row.pointer)
+    return is_shown
 
 
 # Taking back
 
 
-def _withdraw(services: Services, row: PublicationRow, *, is_replaced: bool) -> str:
-    """Take rows back: out of the targets, unless newer ones are there, then their pointer."""
+def _withdraw(services: Services, row: PublicationRow) -> str:
+    """Take rows back: out of each target, unless newer ones are there, then their pointer.
+
+    Raises what a target refuses, and what has not been possible for an hour.
+    """
     dataflow = dataflow_of(row.run)
-    out = _begin_to_withdraw(services, row, is_replaced=is_replaced)
-    for number, delivery, outcome in out:
-        take_out(services, dataflow, number, delivery, outcome)
-    problems = [] if is_replaced else deliver(services, dataflow, [row.sink])
-    for problem in problems:
-        if problem.run == row.run:
-            raise problem.error
+    with services.ledger.transaction(dataflow) as session:
+        mine = session.get_one(PublicationRow, row.id)
+        if mine.expired_at is not None:
+            return "another process has taken them back"
+        since = mine.expiring_at = mine.expiring_at or services.now()
+    try:
+        _take_back(services, row)
+    except Retryable as error:
+        if since + TOLD_AFTER <= services.now():
+            raise
+        return f"the provisional rows number {row.version} are still to be taken back: {error}"
     services.store_id()
     services.store.delete(row.pointer)
     services.store_id()  # or it was unmounted meanwhile
@@ -218,26 +280,49 @@ def _withdraw(services: Services, row: PublicationRow, *, is_replaced: bool) -> 
     return f"the provisional rows number {row.version} are not shown any more"
 
 
-def _begin_to_withdraw(
-    services: Services, row: PublicationRow, *, is_replaced: bool
-) -> list[tuple[int, Delivery, str | None]]:
-    """Record that rows are taken back, and have the last version put back where there is one.
+def _take_back(services: Services, row: PublicationRow) -> None:
+    """Have each target of rows hold what is newer, else the last version, else nothing of the epoch.
 
-    Returns the deliveries into targets that are to hold no rows of the epoch. A version that is published with a higher
-    number takes their place by itself.
+    Where it is not known whether the rows got there, they are put there first: a process that was suspended while it
+    did that finds what takes their place, also where that has the rows of the version before and changes nothing.
     """
-    with services.ledger.transaction(dataflow_of(row.run)) as session:
-        session.get_one(PublicationRow, row.id).expiring_at = row.expiring_at or services.now()
-        last = last_published(session, row.run, row.sink)
-        if is_replaced or (last is not None and last.version > row.version):
-            return []
-        held = []
-        for each in deliveries_of(session, row.run, row.sink, last.version) if last is not None else ():
-            delivery = Delivery.from_json(each.delivery)
-            if each.outcome != Outcome.ROLLED_BACK.value:
-                held.append(delivery.target)
-                back = replace(delivery, version=replace(delivery.version, number=row.version + 1))
-                each.delivery, each.outcome = back.to_json(), None
+    dataflow = dataflow_of(row.run)
+    with services.ledger.transaction() as session:
         mine = deliveries_of(session, row.run, row.sink, row.version)
-        found = [(each.id, Delivery.from_json(each.delivery), each.outcome) for each in mine]
-        return [each for each in found if each[1].target not in held]
+        unknown = {each.id for each in mine if each.outcome is None}
+    fence(services, dataflow, unknown)
+    with services.ledger.transaction(dataflow) as session:
+        instead = _instead_of(session, row, unknown)
+    for problem in deliver_rows(services, dataflow, [each for each in instead.values() if each is not None]):
+        raise problem.error
+    for number, other in instead.items():
+        if other is None:
+            take_out(services, dataflow, number)
+
+
+def _instead_of(session: Session, row: PublicationRow, unknown: Collection[int]) -> dict[int, int | None]:
+    """Return the deliveries that take the place of each of the rows' own ones; None where there is none.
+
+    What is newer is looked for once more in a target that may have got the rows after it. The last version gets a
+    number above theirs.
+    """
+    shown = [each for each in provisional_rows(session, row.run, row.sink) if each.expiring_at is None]
+    published = [each for each in published_rows(session, row.run, row.sink) if not is_expiring(each)]
+    others = sorted((*shown, *published), key=lambda each: each.version, reverse=True)
+    held = [(other, deliveries_of(session, row.run, row.sink, other.version)) for other in others]
+    instead: dict[int, int | None] = {}
+    for mine in deliveries_of(session, row.run, row.sink, row.version):
+        target = mine.delivery["target"]
+        found = ((other, each) for other, rows in held for each in rows if each.delivery["target"] == target)
+        other, each = next(found, (None, None))
+        instead[mine.id] = None
+        if other is None or each is None or (other.version < row.version and each.outcome == _OUT):
+            continue
+        instead[mine.id] = each.id
+        if other.version < row.version:
+            version = each.delivery["version"]
+            number = max(version["number"], row.version + 1)
+            each.delivery, each.outcome = {**each.delivery, "version": {**version, "number": number}}, None
+        elif mine.id in unknown:
+            each.outcome = None
+    return instead

@@ -50,6 +50,9 @@ _MADE_ANEW = (PartitionState.QUARANTINED.value, PartitionState.SUPERSEDED.value)
 """The states of results that are wrong, or were when they were recomputed."""
 
 
+_NOT_THERE = (Outcome.ROLLED_BACK.value, Outcome.SUPERSEDED.value)
+
+
 @dataclass(frozen=True, slots=True)
 class SinkPublishing:
     """Publishes the sinks of runs, by one ledger and store."""
@@ -304,11 +307,11 @@ def _is_in_place(services: Services, run: str, sink: SinkResult, intact: Mapping
 def _has_targets(services: Services, run: str, sink: SinkResult, version: int) -> bool:
     """Report whether a version is committed, or will be, into the targets that the sink has now.
 
-    One that a person has taken out again is not.
+    One that a person has taken out again is not, nor one instead of which they hold what the ledger does not know.
     """
     with services.ledger.transaction() as session:
         rows = deliveries_of(session, run, sink.sink, version)
-        found = [Delivery.from_json(row.delivery).target for row in rows if row.outcome != Outcome.ROLLED_BACK.value]
+        found = [Delivery.from_json(row.delivery).target for row in rows if row.outcome not in _NOT_THERE]
     return all(each in found for each in sink.targets)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from shutil import copytree, rmtree
 
 import pytest
 from sqlalchemy import select
@@ -13,14 +14,18 @@ from tests.weir.small_dataflow import World, ladder
 
 from weir.dataflow import Dataflow, callback, files, kafka, postgres, sink, target
 from weir.errors import Misconfigured
+from weir.formats.pointer import pointer_from_json
 from weir.ledger.database.outbox_tables import NotificationRow
 from weir.ledger.database.tables import PublicationRow, RunRow
 from weir.ledger.deliveries import deliveries_of
 from weir.reading.opening import open_results
 from weir.rebuild.rebuild import rebuild
+from weir.recovery.adopt import adopt
+from weir.retention.sweep import sweep
 from weir.sinks.opening import open_target
 from weir.sinks.protocol import PROVISIONAL, Delivery, Outcome
 from weir.store.catalogue import published
+from weir.store.errors import NotFound
 from weir.store.walk import files_below
 from weir.upkeep import TARGETS, settle_everywhere
 
@@ -188,6 +193,86 @@ def test_a_process_that_comes_late_shows_nothing(world, lake):
     assert held(lake)["content"] == []
     go_on(world, run)
     assert open_target(delivery.target, world.services).commit(delivery.version, delivery.token) is Outcome.SUPERSEDED
+
+
+def test_a_process_that_comes_late_does_not_take_the_place_of_the_version(world, lake):
+    """What was suspended before the target had rows that it was to show wakes up after they were taken back."""
+    run = world.run_days(1)[0]
+    version = held(lake)
+    copytree(lake, lake.with_name("before"), symlinks=True)
+    recompute(world, run, "joined", "other", (REPORT, -1))
+    with world.ledger.transaction("ladder") as session:
+        row = deliveries_of(session, run_of(world), "early")[0]
+        delivery, row.outcome = Delivery.from_json(row.delivery), None
+    rmtree(lake)
+    copytree(lake.with_name("before"), lake, symlinks=True)
+    recompute(world, run, "joined", "third", ("totals-early", 0), ("totals-early", 1))
+    assert open_target(delivery.target, world.services).commit(delivery.version, delivery.token) is Outcome.SUPERSEDED
+    assert (held(lake)["content"], held(lake)["digest"]) == (version["content"], version["digest"])
+
+
+def test_a_target_that_the_sink_has_no_more_holds_no_provisional_rows(world, lake):
+    run = until(world, REPORT)
+    assert is_provisional(held(lake))
+    other = lake.with_name("other")
+    world.airflow.deploy(early(other))
+    adopt(world.services, run_of(world))
+    world.airflow.clear_run_by_hand(run)
+    world.airflow.run_until_quiet()
+    upkeep(world)
+    assert world.airflow.state_of(run) == "success"
+    assert held(lake)["content"] == []
+    assert not is_provisional(held(other))
+
+
+def test_rows_that_the_ledger_does_not_know_are_not_replaced_early(world, lake, tmp_path):
+    world.run_days(1)
+    version = held(lake)
+    another = World(tmp_path / "another", early(lake))
+    another.content["joined"] = "other"
+    run = until(another, REPORT)
+    assert held(lake) == version
+    go_on(another, run)
+    assert held(lake)["content"] != version["content"]
+
+
+def test_a_pointer_that_was_not_written_yet_is_written(world):
+    until(world, REPORT)
+    with world.ledger.transaction() as session:
+        (row,) = session.scalars(select(PublicationRow)).all()
+    before = pointer_from_json(world.store.read(row.pointer))
+    world.store.delete(row.pointer)
+    upkeep(world)
+    assert publications(world) == [(1, True, True)]
+    after = pointer_from_json(world.store.read(row.pointer))
+    assert replace(after, published_at=before.published_at, revision=before.revision) == before
+
+
+def test_a_pointer_that_was_written_late_goes_and_keeps_no_rebuild_from_its_end(world):
+    run = until(world, REPORT)
+    with world.ledger.transaction() as session:
+        (row,) = session.scalars(select(PublicationRow)).all()
+    late = world.store.read(row.pointer)
+    recompute(world, run, "joined", "other", ("totals-early", 0), ("totals-early", 1))
+    world.store.create(row.pointer, late)
+    rebuild(world.services, "ladder")
+    assert publications(world) == [(1, True, False)]
+    sweep(world.services, "ladder", is_daily=True, clearer=world.airflow)
+    with pytest.raises(NotFound):
+        world.store.read(row.pointer)
+
+
+def test_nobody_is_told_of_a_version_that_is_put_back(world, lake):
+    world.airflow.deploy(replace(world.airflow.flow, notify=[callback("tests:tell")]))
+    run = world.run_days(1)[0]
+    recompute(world, run, "joined", "other", (REPORT, -1))
+    with world.ledger.transaction() as session:
+        told = [row.id for row in session.scalars(select(NotificationRow))]
+    recompute(world, run, "joined", "third", ("totals-early", 0), ("totals-early", 1))
+    assert held(lake)["number"] == 5
+    with world.ledger.transaction() as session:
+        kinds = [row.kind for row in session.scalars(select(NotificationRow)) if row.id not in told]
+    assert "version_delivered" not in kinds
 
 
 def run_of(world):
