@@ -86,7 +86,10 @@ _TEXT: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class Undelivered:
-    """A version that could not be committed into its target, with the reason, and since when that is so."""
+    """A version that could not be committed into its target, with the reason, and since when that is so.
+
+    Likewise provisional rows, which have a number instead.
+    """
 
     run: str
     sink: str
@@ -94,13 +97,13 @@ class Undelivered:
     target: Target
     since: datetime
     error: WeirError
+    is_provisional: bool = False
 
     def __str__(self) -> str:
         """Describe it for people."""
-        return (
-            f"version {self.version} of {self.sink} of {self.run} is published, and not yet in {self.target}, "
-            f"since {self.since:%Y-%m-%d %H:%M:%S}Z: {self.error}"
-        )
+        of = f"{self.version} of {self.sink} of {self.run}"
+        what = f"provisional rows {of} are shown" if self.is_provisional else f"version {of} is published"
+        return f"{what}, and not yet in {self.target}, since {self.since:%Y-%m-%d %H:%M:%S}Z: {self.error}"
 
     def needs_person(self, now: datetime) -> bool:
         """Report whether a person has to see to it: the target refuses the version, or has not answered for long."""
@@ -302,7 +305,8 @@ def _deliver(
                 return None
             note_problem(row, shortened(str(error), _TEXT), services.now())
             since = row.problem_since or services.now()
-            problem = Undelivered(row.run, row.sink, row.version, delivery.target, since, error)
+            is_provisional = delivery.version.digest.startswith(PROVISIONAL)
+            problem = Undelivered(row.run, row.sink, row.version, delivery.target, since, error, is_provisional)
             if _is_told(row, delivery) and problem.needs_person(services.now()):
                 tell(session, _waits(delivery, problem), services.now())
             return problem
