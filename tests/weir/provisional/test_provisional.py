@@ -211,6 +211,21 @@ def test_a_process_that_comes_late_does_not_take_the_place_of_the_version(world,
     assert (held(lake)["content"], held(lake)["digest"]) == (version["content"], version["digest"])
 
 
+def test_what_is_put_back_waits_for_no_other_run(world, lake):
+    """The version of the day before is refused by the target, which has something else in its place."""
+    run = world.run_days(1, 2)[-1]
+    version = held(lake, "2013-01-02")
+    (lake / "epoch=2013-01-01").unlink()
+    (lake / "epoch=2013-01-01").mkdir()
+    with world.ledger.transaction("ladder") as session:
+        deliveries_of(session, run_of(world), "early")[0].outcome = None
+    recompute(world, run, "joined", "other", (REPORT, -1))
+    assert is_provisional(held(lake, "2013-01-02"))
+    recompute(world, run, "joined", "third", ("totals-early", 0), ("totals-early", 1))
+    after = held(lake, "2013-01-02")
+    assert (after["content"], after["digest"]) == (version["content"], version["digest"])
+
+
 def test_a_target_that_the_sink_has_no_more_holds_no_provisional_rows(world, lake):
     run = until(world, REPORT)
     assert is_provisional(held(lake))
@@ -277,7 +292,7 @@ def test_nobody_is_told_of_a_version_that_is_put_back(world, lake):
 
 def run_of(world):
     with world.ledger.transaction() as session:
-        return session.scalar(select(RunRow.id))
+        return session.scalar(select(RunRow.id).order_by(RunRow.epoch))
 
 
 def test_a_target_that_is_away_holds_nothing_up(world, lake):
