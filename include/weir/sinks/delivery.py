@@ -40,7 +40,6 @@ from weir.refusals import Verdict, verdict
 from weir.secrecy import without_secrets
 from weir.sinks.opening import open_target
 from weir.sinks.protocol import (
-    PROVISIONAL,
     Delivery,
     Held,
     Outcome,
@@ -305,8 +304,8 @@ def _deliver(
                 return None
             note_problem(row, shortened(str(error), _TEXT), services.now())
             since = row.problem_since or services.now()
-            is_provisional = delivery.version.digest.startswith(PROVISIONAL)
-            problem = Undelivered(row.run, row.sink, row.version, delivery.target, since, error, is_provisional)
+            is_early = delivery.version.is_provisional
+            problem = Undelivered(row.run, row.sink, row.version, delivery.target, since, error, is_early)
             if _is_told(row, delivery) and problem.needs_person(services.now()):
                 tell(session, _waits(delivery, problem), services.now())
             return problem
@@ -327,7 +326,7 @@ def _is_pending(row: DeliveryRow, delivery: Delivery) -> bool:
 
 def _is_told(row: DeliveryRow, delivery: Delivery) -> bool:
     is_put_back = delivery.version.number != row.version
-    return not is_put_back and not delivery.version.digest.startswith(PROVISIONAL)
+    return not is_put_back and not delivery.version.is_provisional
 
 
 def _arrived(delivery: Delivery, run: str, outcome: Outcome) -> Event:

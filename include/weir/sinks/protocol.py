@@ -72,13 +72,18 @@ class Version:
         """Report whether a marker is that of this version, or of an earlier one with equal rows."""
         return number == self.number or (number < self.number and digest == self.digest)
 
+    @property
+    def is_provisional(self) -> bool:
+        """Report whether these are provisional rows."""
+        return self.digest.startswith(PROVISIONAL)
+
     def confirms(self, number: int, digest: str | None) -> bool:
         """Report whether a marker is that of provisional rows to which this version is equal."""
         return number < self.number and digest == f"{PROVISIONAL}{self.digest}"
 
     def __str__(self) -> str:
         """Name it for people."""
-        what = "provisional rows" if self.digest.startswith(PROVISIONAL) else "version"
+        what = "provisional rows" if self.is_provisional else "version"
         return f"{what} {self.number} of {self.sink}@{self.epoch}"
 
 

@@ -26,6 +26,7 @@ from weir.errors import LedgerBehind, Retryable, WeirError
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import RunState
 from weir.formats.manifest import Manifest
+from weir.formats.pointer import Pointer
 from weir.integrity.verify import reference
 from weir.ledger.database.tables import PublicationRow, ResultRow, RunRow
 from weir.ledger.deliveries import deliveries_of, enter_deliveries
@@ -133,6 +134,7 @@ def _wanted(session: Session, name: str) -> Iterator[_Early]:
     if not run.dataflow.publishes_early:
         return
     state = run_state(session, run)
+    lacks = _lacks(session, row, state)
     for sink in (stage.name for stage in run.dataflow.stages if stage.is_early):
         (layout,) = run.topology.layouts_of(sink)
         results = [state.results.get(each) for each in run.topology.partitions_of(sink, layout.id)]
@@ -142,7 +144,7 @@ def _wanted(session: Session, name: str) -> Iterator[_Early]:
         digest, last = "|".join(each.digest for each in valid), newest_published(session, name, sink)
         # The rows of a version that is about to go could not be put back.
         if last is None or (last.digest != digest and not is_expiring(last)):
-            yield _Early(sink, {each.partition: each.result for each in valid}, digest, _lacks(session, row, state))
+            yield _Early(sink, {each.partition: each.result for each in valid}, digest, lacks)
 
 
 def _lacks(session: Session, row: RunRow, state: RunState) -> str:
@@ -177,15 +179,17 @@ def _publish(services: Services, run: RunId, early: _Early) -> str:
     except WeirError as error:  # the close tells a person, where it is so still
         return f"nothing is shown: {error}"
     number = max([first, *(each.version.number for each in deliveries)])
-    pointer = replace(pointer, version=number, lacks=early.lacks)
+    made = tuple(each.to_json() for each in deliveries)
+    pointer = replace(pointer, version=number, deliveries=made, lacks=early.lacks)
     with services.ledger.transaction(dataflow) as session:
         if why := _why_not(session, run, early, [first, number, *(each.version.number for each in deliveries)]):
             return f"nothing is shown: {why}"
         begin_publication(session, run, early.sink, number, pointer.attempt, early.digest, pointer)
-        enter_deliveries(session, run, early.sink, number, [each.to_json() for each in deliveries])
+        enter_deliveries(session, run, early.sink, number, made)
         session.flush()
         row = provisional_rows(session, run, early.sink)[-1]
-    problems = _show(services, row)
+    is_shown = _is_pointed_to(services, row, pointer)
+    problems = deliver_provisional(services, dataflow, row) if is_shown else []
     shown = f"{version.rows} row(s) are shown as provisional ones, number {number}: {early.lacks}"
     return "; ".join([shown, *map(str, problems)])
 
@@ -217,8 +221,10 @@ def _manifests(services: Services, run: RunId, folders: Sequence[str]) -> tuple[
 
 def _show(services: Services, row: PublicationRow) -> list[Undelivered]:
     """Write the pointer to rows, where no process has, and commit them into their targets; return what could not be."""
-    if not _has_pointer(services, row) and not _is_pointed_to(services, row):
-        return []
+    if not _has_pointer(services, row):
+        pointer = _pointer_to(services, row)
+        if pointer is None or not _is_pointed_to(services, row, pointer):
+            return []
     return deliver_provisional(services, dataflow_of(row.run), row)
 
 
@@ -231,17 +237,21 @@ def _has_pointer(services: Services, row: PublicationRow) -> bool:
     return True
 
 
-def _is_pointed_to(services: Services, row: PublicationRow) -> bool:
-    """Write the pointer to rows; it goes again where these were taken back meanwhile."""
+def _pointer_to(services: Services, row: PublicationRow) -> Pointer | None:
+    """Make the pointer that another process was to write; None where files are missing."""
     manifests = _manifests(services, row.run, row.folders)
     if manifests is None:
-        return False
+        return None
     with services.ledger.transaction() as session:
         deliveries = tuple(each.delivery for each in deliveries_of(session, row.run, row.sink, row.version))
     parts = tuple(PartitionId(row.sink, each.subtask, each.layout) for each in manifests)
     result = SinkResult(row.sink, parts, manifests, ())
     pointer = pointer_of(services, services.ledger.id(), row.run, result, row.folders)
-    pointer = replace(pointer, version=row.version, deliveries=deliveries, lacks=row.lacks or "")
+    return replace(pointer, version=row.version, deliveries=deliveries, lacks=row.lacks or "")
+
+
+def _is_pointed_to(services: Services, row: PublicationRow, pointer: Pointer) -> bool:
+    """Write the pointer to rows; it goes again where these were taken back meanwhile."""
     with suppress(AlreadyExists):  # another process has written the same
         services.store.create(row.pointer, pointer.to_json())
     with services.ledger.transaction() as session:

@@ -57,9 +57,11 @@ def sink_versions(session: Session, dataflow: str | None = None) -> list[SinkVer
 
 def _published(session: Session, dataflow: str | None) -> Iterator[SinkVersion]:
     query = select(DeliveryRow).join(RunRow, RunRow.id == DeliveryRow.run)
-    query = query if dataflow is None else query.where(RunRow.dataflow == dataflow)
-    shown = session.scalars(select(PublicationRow).where(PublicationRow.lacks.is_not(None)))
-    provisional = {(each.run, each.sink, each.version): each for each in shown}
+    shown = select(PublicationRow).join(RunRow, RunRow.id == PublicationRow.run)
+    shown = shown.where(PublicationRow.lacks.is_not(None))
+    if dataflow is not None:
+        query, shown = query.where(RunRow.dataflow == dataflow), shown.where(RunRow.dataflow == dataflow)
+    provisional = {(each.run, each.sink, each.version): each for each in session.scalars(shown)}
     for row in session.scalars(query.order_by(DeliveryRow.version, DeliveryRow.place)):
         delivery = Delivery.from_json(row.delivery)
         version = delivery.version
