@@ -85,7 +85,7 @@ class StateChain:
 
     def output(self, epoch: str) -> OutputToWrite:
         """Return a partition to write."""
-        layout = Layout(self.state.keys, self.max_parallelism)
+        layout = Layout(self.state.divided_by, self.max_parallelism)
         folder = result_folder("flow", epoch, self.state.name, layout.id, 0, new_task_attempt())
         return OutputToWrite(layout, folder, self.store.spark_url(folder))
 

@@ -49,6 +49,9 @@ SPLITS: Final = "weir.testing.fakes.engine:splits_by_day"
 KEEPS: Final = ("on_consumed", "on_consumed", "end_of_run", "1 run", "2 runs", "1 hour")
 """The retention of results in scenes that test it; in others nothing is collected."""
 
+OF_STATE: Final = "_h"
+"""In the names of all states, and of nothing else."""
+
 TTLS: Final = (None, None, "1 day", "2 days")
 SCHEMA: Final = "k bigint"
 
@@ -233,6 +236,24 @@ def _shown_early(stage: Stage) -> Stage:
     return replace(stage, delivery=DeliveryGuarantee.AT_LEAST_ONCE) if is_sink else stage
 
 
+def reading_scene(scene: Scene) -> Scene:
+    """Return the same scene in which another stage of the task that keeps states reads them, too."""
+    flow = scene.flow
+    keeper = next((each for each in flow.stages if each.states), None)
+    if keeper is None or scene.is_windowed:
+        return scene
+    name = f"s{len(scene.natures)}"
+    inputs = {keeper.name: pipelined(keeper), **{f"before_{each.name}": previous(each.name) for each in keeper.states}}
+    reader = Stage(name, f"simulated:{name}", inputs, keeper.parallelism)
+    stages = [*(each for each in flow.stages if each.kind in (StageKind.SOURCE, StageKind.TRANSFORM)), reader]
+    found = replace(
+        scene,
+        flow=_changed(flow, stages=[*stages, *_sinks(stages)]),
+        natures={**scene.natures, name: Nature.FINE},
+    )
+    return found if scene.modules is None else _with_modules(found, scene.modules)
+
+
 def replaying_scene(scene: Scene) -> Scene:
     """Return the same scene with states that are recomputed, however many epochs that takes."""
     return replace(scene, flow=_changed(scene.flow, replay=Replay.AUTOMATIC))
@@ -275,7 +296,7 @@ def _keeping(random: Random, stage: Stage, stages: list[Stage]) -> Stage:
         is_keyed = random.random() < 0.5
         read = previous(before, by="k" if is_keyed else (), broadcast=not is_keyed, schema=SCHEMA)
         return replace(stage, inputs={**stage.exchanges, f"before_{before.name}": read})
-    states = [_random_state(random, f"{stage.name}_h{number}") for number in range(random.choice([1, 1, 1, 2]))]
+    states = [_random_state(random, f"{stage.name}{OF_STATE}{number}") for number in range(random.choice([1, 1, 1, 2]))]
     return replace(stage, state=states)
 
 
@@ -323,18 +344,22 @@ def new_flow(
     keep_failed: str | None,
 ) -> Dataflow:
     """Return a dataflow of some stages, whose leaves are published."""
-    exchanges = [exchange for stage in stages for exchange in stage.exchanges.values()]
-    read = {exchange.stage for exchange in exchanges if not exchange.is_previous}
-    sinks = [sink(stage, f"set_{stage.name}") for stage in stages if stage.name not in read]
     return Dataflow(
         NAME,
-        [*stages, *sinks],
+        [*stages, *_sinks(stages)],
         failover=failover,
         consumers=consumers,
         keep=keep,
         keep_failed=keep_failed,
         is_record=True,
     )
+
+
+def _sinks(stages: list[Stage]) -> list[Stage]:
+    """Return a sink for each leaf."""
+    exchanges = [exchange for stage in stages for exchange in stage.exchanges.values()]
+    read = {exchange.stage for exchange in exchanges if not exchange.is_previous}
+    return [sink(stage, f"set_{stage.name}") for stage in stages if stage.name not in read]
 
 
 def _changed(flow: Dataflow, **settings: Any) -> Dataflow:
@@ -473,6 +498,8 @@ def _exchange_from_text(text: str) -> Exchange:
     if kind in ("pipelined", "cached"):
         return pipelined(stage) if kind == "pipelined" else cached(stage)
     by = "k" if "by" in how else ()
+    if kind == "previous" and OF_STATE in stage:
+        return previous(stage)
     if kind == "previous":
         return previous(stage, by=by, broadcast="broadcast" in how, schema=SCHEMA)
     if kind != "blocking":

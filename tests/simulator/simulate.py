@@ -31,6 +31,7 @@ from tests.simulator.dataflows import (
     going_scene,
     listed_scene,
     random_scene,
+    reading_scene,
     replaying_scene,
     reusing_scene,
     saving_scene,
@@ -134,6 +135,9 @@ SAVING: Final = 0.3
 EARLY: Final = 0.3
 """The share of scenes whose sinks publish before their runs are closed, too."""
 
+READING: Final = 0.3
+"""The share of scenes with states in which another stage of the same task reads them, too."""
+
 SEALING: Final = 0.3
 """The share of scenes whose days read the day before in which a person seals days."""
 
@@ -190,6 +194,7 @@ def scene_and_events(seed: int, shares: Shares | None = USUAL) -> tuple[Scene, t
         scene = saving_scene(apart, scene)
     if Topology(scene.flow).reads_previous and (apart := Random(f"seal {seed}")).random() < SEALING:
         events = with_seals(apart, events)
+    scene = reading_scene(scene) if Random(f"states {seed}").random() < READING else scene
     scene = early_scene(scene) if Random(f"early {seed}").random() < EARLY else scene
     return reusing_scene(scene) if Random(f"reuse {seed}").random() < REUSING else scene, events
 

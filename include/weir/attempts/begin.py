@@ -91,7 +91,7 @@ def _begun(
     state, manifests = gathered.state, gathered.manifests
     inputs = state.all_inputs(registered.attempt.region)
     kept = set(registered.topology.states)
-    read = {manifests[part].attempt for each in inputs if each.argument in kept for part in each.partitions}
+    read = {manifests[part].attempt for each in inputs if each.producer in kept for part in each.partitions}
     states = assigned_states(registered, state, manifests, present_compactions(services, read) if read else {})
     job = region_job(services, registered, state, manifests, states)
     contents = partial(contents_of, state, inputs)

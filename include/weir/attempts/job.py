@@ -34,7 +34,7 @@ from weir.formats.region_job import (
 )
 from weir.recovery.resolving import SplitsOf, splits_for
 from weir.recovery.rules.staleness import restarts_consumers
-from weir.state.assigned import replaced_state, state_to_read
+from weir.state.assigned import replaced_state, state_as_read, state_to_read
 from weir.state.operator_state import operator_state_to_read
 from weir.topology.partitions import Layout
 from weir.topology.regions import InputPartitions, PartitionId
@@ -158,15 +158,18 @@ def _state(
     read: InputPartitions,
     states: Mapping[str, AssignedState],
 ) -> StateToRead | None:
-    kept = next((each for each in stage.states if each.name == read.argument), None)
-    if kept is None:
+    if read.producer not in registered.topology.states:
         return None
+    kept = registered.topology.dataflow.state(read.producer)
+    is_own = kept in stage.states
+    if kept.name in states and not is_own:
+        return state_as_read(services, states[kept.name])
     if kept.name in states:
         (layout,) = registered.topology.layouts_of(kept.name)
         old = state.results.get(PartitionId(kept.name, registered.attempt.region.subtask, layout.id))
         replaced = replaced_state(services, old)
         return state_to_read(services, registered.run, states[kept.name], replaced)
-    return operator_state_to_read(kept, state, read)
+    return operator_state_to_read(kept, state, read, registered.run.epoch if is_own else None)
 
 
 def _keeper(stage: Stage) -> str:

@@ -160,7 +160,8 @@ def previous(
     """Read the previous epoch's result of `stage`, which may be the reading stage itself or close a longer cycle.
 
     The first epoch reads no rows, with the columns of `schema`, a Spark DDL string like "id BIGINT, seen TIMESTAMP";
-    in later epochs the columns must be these. `by` and `broadcast` are those of `blocking`.
+    in later epochs the columns must be these. `by` and `broadcast` are those of `blocking`. The name of a state that
+    another stage of the same task keeps, without further arguments, gives a handle that only reads it.
     """
     read = name_of(stage)
     keys = column_names(f"previous({read!r})", "by", by)

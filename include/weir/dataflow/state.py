@@ -65,7 +65,8 @@ class State:
     `schema` is Spark DDL with all columns, keys among them. `ttl` is a time such as "7 days" since the last update, in
     epoch time. `runs` bounds how many sorted runs a read merges; `budget` is how many bytes a compaction may write per
     epoch besides twice the changes. `grows` requires that it never has fewer rows than in the previous epoch; `quality`
-    are the gates of all of its rows.
+    are the gates of all of its rows. There is one row for each of its `keys`, of which the last ones are `map_key`: the
+    entries of one key are kept together.
     """
 
     name: str
@@ -78,6 +79,17 @@ class State:
     incremental: Incremental = Incremental.ALWAYS
     grows: bool = False
     quality: tuple[Gate, ...] = ()
+    map_key: tuple[str, ...] = ()
+
+    @property
+    def divided_by(self) -> tuple[str, ...]:
+        """The columns by which a keyed state is divided among subtasks."""
+        return self.keys[: len(self.keys) - len(self.map_key)]
+
+    @property
+    def key_text(self) -> str:
+        """The key, and that of the maps: `customer, map_key=product`."""
+        return ", ".join(self.divided_by) + (f", map_key={', '.join(self.map_key)}" if self.map_key else "")
 
     def __str__(self) -> str:
         """Return what it is and its name: `state 'history'`."""
@@ -100,6 +112,7 @@ def keyed_state(
     incremental: bool | Literal["auto"] = True,
     grows: bool = False,
     quality: Gate | Sequence[Gate] = (),
+    map_key: str | Sequence[str] = (),
 ) -> State:
     """Declare rows by key that a stage keeps over epochs; its function gets a handle as the argument `name`.
 
@@ -109,13 +122,16 @@ def keyed_state(
     estimated to be no more bytes than the changes and their compaction. The rows and their digest are the same.
     `grows=True` requires that there are never fewer rows than in the previous epoch. Suites of `quality` check all rows
     of the state; a suite with when="restored" costs nothing in an ordinary epoch.
+    With `map_key="route"` each key has a map, Flink's MapState, whose entries are rows of their own: there is a row for
+    each `key` and `map_key`, and what an epoch does not change of a map is not written.
     """
     where = f"keyed_state({name!r})"
     require(where, "quality", quality, (Gate, list, tuple), 'expectations("name_of_a_suite")')
+    map_keys = column_names(where, "map_key", map_key)
     return State(
         name=name,
         kind=StateKind.KEYED,
-        keys=column_names(where, "key", key),
+        keys=(*column_names(where, "key", key), *map_keys),
         schema=schema,
         ttl=ttl,
         runs=runs,
@@ -123,6 +139,7 @@ def keyed_state(
         incremental=_incremental(where, incremental),
         grows=grows,
         quality=gates_of(quality),
+        map_key=map_keys,
     )
 
 

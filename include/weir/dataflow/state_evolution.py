@@ -114,8 +114,8 @@ def problems(
             max_parallelism=max_parallelism[0],
             new_max_parallelism=max_parallelism[1],
         )
-    if old.keys != new.keys:
-        yield Message("dataflow.state_key_changed", where=where, listed=_listed(old.keys), new_key=_listed(new.keys))
+    if (old.keys, old.map_key) != (new.keys, new.map_key):
+        yield Message("dataflow.state_key_changed", where=where, listed=old.key_text, new_key=new.key_text)
         return
     yield from (at(where, problem) for problem in _column_problems(new, old_fields or fields_of_ddl(old.schema)))
     if (old.ttl is None) is not (new.ttl is None):

@@ -38,16 +38,28 @@ def _problems_of_state(stage: Stage, state: State) -> Iterator[str]:
         yield Message("dataflow.state_without_schema")
     else:
         yield from _state_schema_problems(state)
-    if state.kind is StateKind.KEYED and not state.keys:
+    if state.kind is StateKind.KEYED and not state.divided_by:
         yield Message("dataflow.state_without_key")
+    if len({*state.keys}) < len(state.keys):
+        yield Message("dataflow.state_key_twice", keys=state.keys)
     if not isinstance(state.runs, int) or state.runs < 2:
         yield Message("dataflow.runs_malformed", runs=state.runs)
+    yield from _checked_state_problems(state)
     try:
         size_from_text("budget", state.budget)
         if state.ttl is not None and time_from_text("ttl", state.ttl) is None:
             yield Message("dataflow.ttl_is_forever")
     except Misconfigured as error:
         yield said_by(error)
+
+
+def _checked_state_problems(state: State) -> Iterator[str]:
+    if state.kind is not StateKind.KEYED and (state.grows or state.quality):
+        yield Message("dataflow.state_not_checkable")
+    if not isinstance(state.grows, bool):
+        yield Message("dataflow.grows_malformed", grows=state.grows)
+    elif state.grows and state.ttl is not None:
+        yield Message("dataflow.grows_with_ttl")
 
 
 def _state_schema_problems(state: State) -> Iterator[str]:
@@ -71,18 +83,20 @@ def _state_schema_problems(state: State) -> Iterator[str]:
 
 def type_problems(stages: Sequence[Stage]) -> Iterator[str]:
     """Yield what is wrong with the columns of states, and of inputs with a schema: their types, and keys among them."""
+    states = {name: state.kind for name, state in states_of(stages).items()}
     for stage in stages:
-        states = {state.name: state.kind for state in stage.states}
         for argument, exchange in stage.exchanges.items():
             if not exchange.schema:
                 continue
-            where = f"stage {stage.name!r}, {'state' if argument in states else 'input'} {argument!r}"
+            where = f"stage {stage.name!r}, {'state' if exchange.stage in states else 'input'} {argument!r}"
             try:
-                fields = stored_fields(exchange.schema, has_collations=states.get(argument) is not StateKind.KEYED)
+                fields = stored_fields(
+                    exchange.schema, has_collations=states.get(exchange.stage) is not StateKind.KEYED
+                )
             except Misconfigured as error:
                 yield at(where, said_by(error))
                 continue
-            if argument not in states:
+            if exchange.stage not in states:
                 yield from (at(where, problem) for problem in _key_problems(exchange.keys, fields))
 
 
@@ -111,7 +125,8 @@ def _undivided_states(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[st
             continue
         found = dict.fromkeys(_keys_read(stage, by_name))
         if not any(_may_divide(keys, columns, state) for keys, columns in found):
-            by = f'"{state.keys[0]}"' if len(state.keys) == 1 else json.dumps(state.keys)
+            wanted = state.divided_by
+            by = f'"{wanted[0]}"' if len(wanted) == 1 else json.dumps(wanted)
             read = f"reads {', '.join(f'by {list(keys)}' for keys, _ in found) or 'without by='}"
             advice = f"read an input with blocking(x, by={by})"
             if stage.kind is StageKind.SOURCE:
@@ -120,7 +135,7 @@ def _undivided_states(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[st
                 "dataflow.state_not_divided",
                 stage=stage.name,
                 state=state.name,
-                keys=list(state.keys),
+                keys=list(wanted),
                 parallelism=stage.parallelism,
                 read=read,
                 advice=advice,
@@ -133,7 +148,7 @@ def _may_divide(keys: tuple[str, ...], columns: frozenset[str], state: State) ->
     It does not where names tell: the input has the state's keys under their names, or the state has a column of an
     input's key that is no key of its own. `columns` are those that the input is declared with, if they are known.
     """
-    wanted = state.keys
+    wanted = state.divided_by
     if keys == wanted:
         return True
     others = columns_of(state.schema) - {*wanted}
@@ -162,13 +177,27 @@ def _keys_read(stage: Stage, by_name: Mapping[str, Stage]) -> Iterator[tuple[tup
 
 
 def with_state_stages(stages: Sequence[Stage]) -> tuple[Stage, ...]:
-    """Add to each stage that keeps state an input from the previous epoch, and a stage for each state."""
+    """Add to each stage that keeps state an input from the previous epoch, and a stage for each state.
+
+    A stage that reads another one's state, by `previous` alone, reads it as its keeper does.
+    """
     declared = {stage.name for stage in stages if stage.kind is StageKind.STATE}
-    return tuple(each for stage in stages for each in _with_states(stage, declared))
+    kept = states_of(stages)
+    return tuple(each for stage in stages for each in _with_states(stage, declared, kept))
 
 
-def _with_states(stage: Stage, declared: set[str]) -> Iterator[Stage]:
-    inputs = {state.name: previous_of(state) for state in stage.states}
+def states_of(stages: Sequence[Stage]) -> dict[str, State]:
+    """Return all states by name."""
+    return {state.name: state for stage in stages for state in stage.states}
+
+
+def _with_states(stage: Stage, declared: set[str], kept: Mapping[str, State]) -> Iterator[Stage]:
+    inputs = {
+        argument: previous_of(kept[exchange.stage])
+        for argument, exchange in stage.exchanges.items()
+        if exchange.stage in kept and exchange == Exchange(exchange.stage, ExchangeKind.PREVIOUS)
+    }
+    inputs |= {state.name: previous_of(state) for state in stage.states}
     yield replace(stage, inputs={**stage.exchanges, **inputs}) if inputs else stage
     for state in stage.states:
         if state.name not in declared:
@@ -181,9 +210,27 @@ def _with_states(stage: Stage, declared: set[str]) -> Iterator[Stage]:
             )
 
 
+def reads_state(stage: Stage, argument: str, stages: Sequence[Stage]) -> bool:
+    """Report whether an input reads a state as its keeper does; the keeper itself by no other argument."""
+    exchange = stage.exchanges[argument]
+    kept = states_of(stages)[exchange.stage]
+    return exchange == previous_of(kept) and (argument == kept.name or kept not in stage.states)
+
+
+def states_of_other_tasks(group: Sequence[Stage], stages: Sequence[Stage]) -> Iterator[str]:
+    """Yield the states that stages of a task read and that no stage of it keeps by the same key groups."""
+    known, keepers = states_of(stages), {state.name: stage for stage in group for state in stage.states}
+    for stage in group:
+        for exchange in stage.exchanges.values():
+            keeper = keepers.get(exchange.stage)
+            is_same = keeper is not None and keeper.max_parallelism == stage.max_parallelism
+            if exchange.is_previous and exchange.stage in known and not is_same:
+                yield Message("dataflow.state_of_other_task", stage=stage.name, state=exchange.stage)
+
+
 def previous_of(state: State) -> Exchange:
     """Return the exchange over which a stage reads its own state of the previous epoch."""
     is_keyed = state.kind is StateKind.KEYED
     return Exchange(
-        stage=state.name, kind=ExchangeKind.PREVIOUS, keys=state.keys, broadcast=not is_keyed, schema=state.schema
+        stage=state.name, kind=ExchangeKind.PREVIOUS, keys=state.divided_by, broadcast=not is_keyed, schema=state.schema
     )

@@ -23,8 +23,15 @@ from weir.dataflow.digest_rule import rule_problems
 from weir.dataflow.graph import find_cycle, group_reads, pipelined_groups, spark_conf, task_settings, topological_order
 from weir.dataflow.quality import Gate
 from weir.dataflow.stage import SKIP, Exchange, ExchangeKind, Reuse, Stage, StageKind, TaskSettings, dataset_of
-from weir.dataflow.state import State, StateKind
-from weir.dataflow.state_rules import divided_problems, state_problems, type_problems, with_state_stages
+from weir.dataflow.state import State
+from weir.dataflow.state_rules import (
+    divided_problems,
+    reads_state,
+    state_problems,
+    states_of_other_tasks,
+    type_problems,
+    with_state_stages,
+)
 from weir.dataflow.targets import shared
 from weir.errors import Message, Misconfigured, at, said_by
 from weir.secrecy import secrets_in
@@ -301,7 +308,6 @@ def quality_problems(stage: Stage) -> Iterator[str]:
         if isinstance(state, State):
             where = f"stage {stage.name!r}, state {state.name!r}"
             yield from _gate_problems(where, state.quality)
-            yield from (at(where, problem) for problem in _checked_state_problems(state))
 
 
 def _gate_problems(where: str, gates: Iterable[Gate]) -> Iterator[str]:
@@ -317,15 +323,6 @@ def _gate_problems(where: str, gates: Iterable[Gate]) -> Iterator[str]:
     for suite, count in Counter(gate.suite for gate in found).items():
         if count > 1:
             yield Message("dataflow.suite_repeated", where=where, suite=suite, times=count)
-
-
-def _checked_state_problems(state: State) -> Iterator[str]:
-    if state.kind is not StateKind.KEYED and (state.grows or state.quality):
-        yield Message("dataflow.state_not_checkable")
-    if not isinstance(state.grows, bool):
-        yield Message("dataflow.grows_malformed", grows=state.grows)
-    elif state.grows and state.ttl is not None:
-        yield Message("dataflow.grows_with_ttl")
 
 
 # Exchanges
@@ -374,7 +371,7 @@ def _expected_schema_problems(argument: str, exchange: Exchange) -> Iterator[str
 
 
 def _input_problems(stage: Stage, by_name: dict[str, Stage]) -> Iterator[str]:
-    for exchange in stage.exchanges.values():
+    for argument, exchange in stage.exchanges.items():
         producer = by_name.get(exchange.stage)
         if exchange.is_dataset:
             continue
@@ -385,7 +382,7 @@ def _input_problems(stage: Stage, by_name: dict[str, Stage]) -> Iterator[str]:
         elif producer.kind is StageKind.SINK:
             published = next(iter(producer.exchanges.values())).stage
             yield Message("dataflow.input_is_a_sink", stage=stage.name, sink=exchange.stage, published=published)
-        elif producer.kind is StageKind.STATE and exchange.stage not in {state.name for state in stage.states}:
+        elif producer.kind is StageKind.STATE and not reads_state(stage, argument, [*by_name.values()]):
             keeper = next(iter(producer.exchanges.values())).stage
             yield Message("dataflow.input_is_a_state", stage=stage.name, state=exchange.stage, keeper=keeper)
 
@@ -556,6 +553,7 @@ def _region_problems(stages: Sequence[Stage]) -> Iterator[str]:
         return
     for group in groups:
         yield from _conflicting_settings(group)
+        yield from states_of_other_tasks(group, stages)
 
 
 def _blocking_inside(group: Sequence[Stage]) -> Iterator[str]:

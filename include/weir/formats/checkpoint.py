@@ -82,7 +82,7 @@ class KeyedSnapshot:
     @property
     def layout(self) -> Layout:
         """The layout of its partitions."""
-        return Layout(self.state.keys, self.max_parallelism)
+        return Layout(self.state.divided_by, self.max_parallelism)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -156,8 +156,10 @@ class OpenedState(Opened):
         self._require_open()
         shape = self._shape()
         asked = self._key(key, shape)
-        types = key_types(self._at.spark_schema, self.keys, f"state {self.name}")
-        group = key_group(list(zip(types, asked.values(), strict=True)), self._at.max_parallelism)
+        divided_by = self._at.state.divided_by
+        types = key_types(self._at.spark_schema, divided_by, f"state {self.name}")
+        values = [asked[name] for name in divided_by]
+        group = key_group(list(zip(types, values, strict=True)), self._at.max_parallelism)
         for part in self.partitions:
             for file in reversed(part.files):
                 if file.key_groups[0] <= group <= file.key_groups[1]:

@@ -46,7 +46,7 @@ def check_states(registered: Registered, state: RunState, manifests: Mapping[Par
         return ()
     notes = []
     for read in state.inputs(registered.attempt.region):
-        kept = {each.name: each for each in registered.topology.dataflow.stage(read.stage).states}.get(read.argument)
+        kept = {each.name: each for each in registered.topology.dataflow.stage(read.stage).states}.get(read.producer)
         if kept is None:
             continue
         if kept.name not in state.topology_of(before).states:
@@ -84,11 +84,11 @@ def assigned_states(
     """Return the keyed states that the attempt's region resumes from, by name; compacted files replace others."""
     assigned = {}
     for read in state.inputs(registered.attempt.region):
-        kept = {each.name: each for each in registered.topology.dataflow.stage(read.stage).states}
-        if read.argument in kept and kept[read.argument].kind is StateKind.KEYED and read.key_groups is not None:
-            assigned[read.argument] = _assigned(
-                registered.run, kept[read.argument], state, read, manifests, compactions
-            )
+        if read.producer not in registered.topology.states or read.key_groups is None or read.producer in assigned:
+            continue
+        kept = registered.topology.dataflow.state(read.producer)
+        if kept.kind is StateKind.KEYED:
+            assigned[kept.name] = _assigned(registered.run, kept, state, read, manifests, compactions)
     return assigned
 
 
@@ -179,6 +179,12 @@ def state_to_read(services: Services, run: Run, assigned: AssignedState, replace
         rows=assigned.rows,
         replaced=replaced,
     )
+
+
+def state_as_read(services: Services, assigned: AssignedState) -> StateToRead:
+    """Describe an assigned state to a stage of the job that only reads it."""
+    files = files_to_read(services.store, assigned.files)
+    return StateToRead(state=assigned.state, files=files, expired_until=assigned.expired_until)
 
 
 def replaced_state(services: Services, old: CurrentResult | None) -> ReplacedState | None:

@@ -15,6 +15,7 @@ from weir.dataflow.state import State, StateKind
 from weir.errors import Internal, Misconfigured
 from weir.execution.run_state import RunState
 from weir.formats.region_job import StateToRead
+from weir.topology.ids import Epoch
 from weir.topology.regions import InputPartitions, PartitionId
 
 T = TypeVar("T")
@@ -43,14 +44,14 @@ def own_elements(lists: Sequence[Sequence[T]], parallelism: int, subtask: int) -
     return tuple(element for i, element in enumerate(every) if i * parallelism // len(every) == subtask)
 
 
-def operator_state_to_read(kept: State, state: RunState, read: InputPartitions) -> StateToRead:
+def operator_state_to_read(kept: State, state: RunState, read: InputPartitions, epoch: Epoch | None) -> StateToRead:
     """Describe a list or broadcast state to the job, which reads its partitions as an input.
 
     Raises Misconfigured if it is broadcast state and its partitions differ.
     """
     if kept.kind is StateKind.BROADCAST:
         _require_equal(kept.name, state, read.partitions)
-    return StateToRead(state=kept)
+    return StateToRead(state=kept, epoch=epoch)
 
 
 def require_equal_broadcasts(state: RunState) -> None:

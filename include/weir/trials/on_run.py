@@ -237,7 +237,7 @@ class _Described:
         read = {
             manifests[part].attempt
             for each in self.state.inputs(region)
-            if each.argument in kept
+            if each.producer in kept
             for part in each.partitions
         }
         compacted = present_compactions(self.services, read) if read else {}

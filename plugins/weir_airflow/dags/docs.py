@@ -177,7 +177,7 @@ def describe_state(state: State) -> str:
     if state.kind is not StateKind.KEYED:
         return f"`{state.name}`, {_STATE_KINDS[state.kind]}"
     retention = f", each row for {state.ttl} since its last update" if state.ttl else ""
-    return f"`{state.name}` by {', '.join(state.keys)}{retention}"
+    return f"`{state.name}` by {state.key_text}{retention}"
 
 
 def _healing(flow: Dataflow) -> str:

@@ -172,7 +172,8 @@ class _Restored:
     def _is_of_state(self, found: StructType) -> bool:
         recorded, there = (fields_of_json(each.json()) for each in (self._stored_schema(), found))
         own = set(recorded) - set(self.schema.fieldNames())
-        is_whole = {*self.restored.layout.keys, *own} <= set(there)
+        keys = self.restored.layout.keys if self.stored is None else self.stored.keys
+        is_whole = {*keys, *own} <= set(there)
         return is_whole and all(
             name in recorded and is_readable(each.kind, recorded[name].kind) for name, each in there.items()
         )
@@ -210,15 +211,16 @@ class _Restored:
         in_groups = Expectation("weir_keys_in_key_groups", {**kwargs, "key_groups": list(groups)})
         expectations = [Rows(expectation=in_groups, counts=None, violates=is_foreign, mostly=1.0, shown=layout.keys)]
         if self.stored is not None:
-            unique = Expectation("weir_keys_unique", kwargs)
+            keys = self.stored.keys
+            unique = Expectation("weir_keys_unique", {"column_list": list(keys)})
             expectations.append(
                 Rows(
                     expectation=unique,
                     counts=None,
                     violates=None,
                     mostly=1.0,
-                    shown=layout.keys,
-                    unique=(RANK, *layout.keys),
+                    shown=keys,
+                    unique=(RANK, *keys),
                 )
             )
         return answers(rows, expectations)

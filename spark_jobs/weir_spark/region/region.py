@@ -58,10 +58,13 @@ from weir_spark.session import Log, active, configure, measured, packages, sql_s
 from weir_spark.state.compaction import compact
 from weir_spark.state.keyed_state import KeyedState
 from weir_spark.state.operator_state import BroadcastState, ListState, write_operator_state
+from weir_spark.state.read_only import StateOfOther
 from weir_spark.state.reader import StoredState
 from weir_spark.state.writer import write_state
 
 Handle = KeyedState | ListState | BroadcastState
+"""The handle of a state for the stage that keeps it."""
+
 ReadApplication = Callable[[str, StageToRun, SparkJob, SparkSession, Store], DataFrame]
 
 _IN_KEY = frozenset({"subtask", "parallelism", "parameters", "create_file"})
@@ -221,7 +224,7 @@ class _Execution:
             read.argument: self._handle(stage, read, read.state)
             for stage in self.job.stages
             for read in stage.inputs
-            if read.state is not None and read.argument in checked
+            if read.state is not None and read.state.epoch is not None and read.argument in checked
         }
 
     def _looked_at(self, computed: Collection[StageToRun]) -> tuple[str, ...] | None:
@@ -346,7 +349,7 @@ class _Execution:
             return rows.localCheckpoint(eager=True)
 
     def _call(self, stage: StageToRun, results: dict[str, DataFrame]) -> DataFrame:
-        inputs = {argument: results[producer] for argument, producer in stage.pipelined.items()}
+        inputs: dict[str, Any] = {argument: results[producer] for argument, producer in stage.pipelined.items()}
         if not stage.function:
             return _only(inputs, stage)
         if stage.application is not None:
@@ -369,15 +372,17 @@ class _Execution:
         with self.names.of(_owner(stage)):
             result = function(*given, **inputs)
             _check_result(result, stage, self.session)
-            for handle in (self.states.get(read.argument) for read in stage.inputs):
-                if isinstance(handle, KeyedState | BroadcastState):
-                    handle.fix(fixed)
+            for handle in (given for given in inputs.values() if isinstance(given, KeyedState | BroadcastState)):
+                handle.fix(fixed)
             return fixed(result)
 
-    def _input(self, stage: StageToRun, read: InputToRead) -> DataFrame | Handle:
+    def _input(self, stage: StageToRun, read: InputToRead) -> DataFrame | Handle | StateOfOther:
         if read.state is None:
             return read_input(self.session, read)
-        handle = self.states[read.argument] = self._handle(stage, read, read.state)
+        handle = self._handle(stage, read, read.state)
+        if read.state.epoch is None:
+            return StateOfOther(handle, read.state.state.name, stage.name)
+        self.states[read.argument] = handle
         return handle
 
     def _handle(self, stage: StageToRun, read: InputToRead, kept: StateToRead) -> Handle:

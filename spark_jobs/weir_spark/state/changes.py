@@ -60,15 +60,19 @@ def incoming(state: KeyedState, name: str, layout: Layout) -> Incoming | None:
     if not count:
         return None
     needs_old = not state.is_blind or state.stored.read.digest is None
-    looked_up = _looked_up(rows, count, state) if needs_old and state.look_ups else None
+    looked_up = _looked_up(rows, state) if needs_old and state.look_ups else None
     return Incoming(rows, count, any(each.only_changed for each in state.changes), looked_up)
 
 
-def _looked_up(rows: DataFrame, count: int, state: KeyedState) -> DataFrame | None:
+def _looked_up(rows: DataFrame, state: KeyedState) -> DataFrame | None:
     """Return what the function has had looked up, if that was done for the keys of all of these rows."""
-    hashes = reduce(DataFrame.unionByName, (each.hashes for each in state.look_ups))
-    known = rows.join(F.broadcast(hashes), key_hash(state.stored.keys) == F.col(WANTED), "left_semi").count()
-    return reduce(DataFrame.unionByName, (each.versions for each in state.look_ups)) if known == count else None
+    unknown = rows
+    for by in {each.by for each in state.look_ups}:
+        hashes = reduce(DataFrame.unionByName, (each.hashes for each in state.look_ups if each.by == by))
+        unknown = unknown.join(F.broadcast(hashes), key_hash(by) == F.col(WANTED), "left_anti")
+    if not unknown.isEmpty():
+        return None
+    return reduce(DataFrame.unionByName, (each.versions for each in state.look_ups))
 
 
 def is_twice() -> Column:

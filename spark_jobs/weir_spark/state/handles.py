@@ -6,7 +6,7 @@ imports nothing but Python.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 VALUE, LIST, MAP = "value", "list", "map"
@@ -114,16 +114,17 @@ class KeyState:
             self._own.add(column)
         return self._row[column] if self._row is not None else empty
 
-    def _change(self) -> tuple[bool, dict[str, Any] | None]:
-        """Return whether a row is to be written, and the row: None where it is deleted.
+    def _changes(self) -> Iterator[tuple[bool, dict[str, Any]]]:
+        """Yield, where a row is to be written, whether it is deleted, and its columns.
 
         A row all of whose columns were cleared is none, as a key in Flink has no state once its states are cleared.
         """
         if not self._is_changed:
-            return False, None
+            return
         is_cleared = not self._is_whole and self._columns and all(each is None for each in (self._row or {}).values())
         row = None if is_cleared else self._row
-        return row is not None or self._existed, row
+        if row is not None or self._existed:
+            yield row is None, row or {}
 
 
 class ColumnState:
@@ -210,24 +211,12 @@ class ListOfKey(ColumnState):
         self._state._write(self._column, list(elements))  # noqa: SLF001  # its own
 
 
-class MapState(ColumnState):
-    """The entries in a MAP column, as Flink's MapState; it is cleared once it has none."""
+class Entries:
+    """How the entries of a map are read."""
 
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the value of a key as it is now; `default` where there is none."""
         return self._entries().get(key, default)
-
-    def put(self, key: Any, value: Any) -> None:
-        """Put a value under a key."""
-        self._state._in_place(self._column, {})[key] = value  # noqa: SLF001  # its own
-
-    def remove(self, key: Any) -> None:
-        """Take out a key; one that is not there does no harm."""
-        if key in self:
-            entries = self._state._in_place(self._column, {})  # noqa: SLF001  # its own
-            del entries[key]
-            if not entries:
-                self.clear()
 
     def __contains__(self, key: object) -> bool:
         return key in self._entries()
@@ -251,5 +240,116 @@ class MapState(ColumnState):
         return [*self._entries().items()]
 
     def _entries(self) -> dict[Any, Any]:
+        raise NotImplementedError
+
+
+class MapState(Entries, ColumnState):
+    """The entries in a MAP column, as Flink's MapState; it is cleared once it has none."""
+
+    def put(self, key: Any, value: Any) -> None:
+        """Put a value under a key."""
+        self._state._in_place(self._column, {})[key] = value  # noqa: SLF001  # its own
+
+    def remove(self, key: Any) -> None:
+        """Take out a key; one that is not there does no harm."""
+        if key in self:
+            entries = self._state._in_place(self._column, {})  # noqa: SLF001  # its own
+            del entries[key]
+            if not entries:
+                self.clear()
+
+    def _entries(self) -> dict[Any, Any]:
         entries: dict[Any, Any] = self._state._read(self._column) or {}  # noqa: SLF001  # its own
         return entries
+
+
+class MapOfKey(Entries):
+    """The map that a keyed state with a `map_key` has of one key, as Flink's MapState: each entry is a row of its own.
+
+    A key of the map is a value, or a tuple where `map_key` names several columns. A value is that of the one other
+    column; a dictionary by column where there are several, and {} where there is none. What is updated in place is not
+    seen: put it.
+    """
+
+    def __init__(
+        self,
+        map_key: Sequence[str],
+        columns: Sequence[str],
+        rows: Iterable[Mapping[str, Any]],
+        named: Iterable[Mapping[str, Any]] | None,
+    ) -> None:
+        """Take the stored rows of the key; `named` are those of which the entries were loaded, None: all."""
+        self._map_key, self._columns = map_key, columns
+        self._now = {self._key_of(row): self._value_of(row) for row in rows}
+        self._loaded = None if named is None else {self._key_of(row) for row in named}
+        self._changed: dict[Any, bool] = {}
+        """By key of what was changed, whether it was there before."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Return the value of a key as it is now; `default` where there is none."""
+        self._require_loaded(key)
+        return self._now.get(key, default)
+
+    def put(self, key: Any, value: Any) -> None:
+        """Put a value under a key."""
+        self._require_loaded(key)
+        self._row(key, value)
+        self._changed.setdefault(key, key in self._now)
+        self._now[key] = value
+
+    def remove(self, key: Any) -> None:
+        """Take out a key; one that is not there does no harm."""
+        if key in self:
+            self._changed.setdefault(key, True)  # the value of a dictionary
+            del self._now[key]
+
+    def clear(self) -> None:
+        """Take out all keys."""
+        for key in self.keys():
+            self.remove(key)
+
+    def __contains__(self, key: object) -> bool:
+        self._require_loaded(key)
+        return key in self._now
+
+    def _entries(self) -> dict[Any, Any]:
+        if self._loaded is not None:
+            raise ValueError('only entries that the rows name are loaded: write entries="key" to have all of the key')
+        return self._now
+
+    def _require_loaded(self, key: object) -> None:
+        if self._loaded is not None and key not in self._loaded:
+            raise ValueError(
+                f'the entry {key!r} is not loaded, since no row names it: write entries="key" to have all of the key'
+            )
+
+    def _changes(self) -> Iterator[tuple[bool, dict[str, Any]]]:
+        """Yield of each entry to be written whether it is deleted, and its row: without the key, with the `map_key`."""
+        for key, was_there in self._changed.items():
+            if key in self._now:
+                yield False, self._row(key, self._now[key])
+            elif was_there:
+                yield True, self._named(key)
+
+    def _key_of(self, row: Mapping[str, Any]) -> Any:
+        key = tuple(row[name] for name in self._map_key)
+        return key[0] if len(key) == 1 else key
+
+    def _value_of(self, row: Mapping[str, Any]) -> Any:
+        if len(self._columns) == 1:
+            return row[self._columns[0]]
+        return {name: row[name] for name in self._columns}
+
+    def _named(self, key: Any) -> dict[str, Any]:
+        values = (key,) if len(self._map_key) == 1 else key
+        if not isinstance(values, tuple) or len(values) != len(self._map_key):
+            raise ValueError(f"a key of the map is a tuple of {', '.join(self._map_key)}, not {key!r}")
+        return dict(zip(self._map_key, values, strict=True))
+
+    def _row(self, key: Any, value: Any) -> dict[str, Any]:
+        if len(self._columns) == 1:
+            return {**self._named(key), self._columns[0]: value}
+        if not isinstance(value, Mapping) or {*value} != {*self._columns}:
+            there = ", ".join(self._columns) or "none: it is {}"
+            raise ValueError(f"a value of the map is a dictionary of the columns {there}, not {value!r}")
+        return {**self._named(key), **value}

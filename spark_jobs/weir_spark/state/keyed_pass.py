@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from weir_spark.state.exact_rows import NotHeld, of_arrow, of_dicts, of_pandas, to_pandas
-from weir_spark.state.handles import KeyState
+from weir_spark.state.handles import KeyState, MapOfKey
 
 KEY, ROW, STATE = "_weir_key", "_weir_row", "_weir_state"
 
@@ -26,7 +26,8 @@ class KeyedPass:
     """The pass over one partition: `rows` that are sorted by key, of each key its state first.
 
     `key_schema`, `state_schema` (without keys) and `result_schema` are Arrow's; `columns` has the kinds of the state's
-    columns. `form` says what the function is given the rows as: pandas, arrow or rows.
+    columns. `form` says what the function is given the rows as: pandas, arrow or rows. Where the state has a `map_key`,
+    a key has a row of state for each entry, and with `is_of_rows` each row names its entry.
     """
 
     def __init__(
@@ -37,7 +38,11 @@ class KeyedPass:
         key_schema: pa.Schema,
         state_schema: pa.Schema,
         result_schema: pa.Schema,
+        *,
+        map_key: tuple[str, ...] = (),
+        is_of_rows: bool = False,
     ) -> None:
+        self.map_key, self.is_of_rows = map_key, is_of_rows
         self.function, self.form, self.columns = function, form, columns
         self.key_schema, self.state_schema, self.result_schema = key_schema, state_schema, result_schema
         self.change_schema = pa.schema([*key_schema, *state_schema])
@@ -61,15 +66,18 @@ class KeyedPass:
                 raise NotHeld(f"the rows of a key, or its state, are not as Python has them: {error}") from error
             if found is None:
                 break
-            key, row, parts = found
-            self._call(key, row, parts)
+            self._call(*found)
             if self.pending + len(self.dicts) + len(self.changes) >= BATCH_ROWS:
                 yield from self._drained()
         yield from self._drained()
 
-    def _groups(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[tuple[Any, ...], Any, list[Any]]]:
+    def _groups(
+        self, batches: Iterator[pa.RecordBatch]
+    ) -> Iterator[tuple[tuple[Any, ...], list[Any], list[Any], list[Any]]]:
+        """Yield each key, the rows of its state, the entries that its rows name, and its rows in parts."""
         key: tuple[Any, ...] | None = None
-        row: Any = None
+        kept: list[Any] = []
+        named: list[Any] = []
         parts: list[Any] = []
         for batch in batches:
             keys = list(zip(*(each.to_pylist() for each in batch.column(KEY).flatten()), strict=True))
@@ -82,14 +90,17 @@ class KeyedPass:
                     if key is not None:
                         if i > first:
                             parts.append(rows[first:i])
-                        yield key, row, parts
-                    key, row, parts, first = one, None, [], i
+                        yield key, kept, named, parts
+                    key, kept, named, parts, first = one, [], [], [], i
                 if not is_row[i]:
-                    row, first = states[i], i + 1
+                    kept.append(states[i])
+                    first = i + 1
+                elif self.is_of_rows:
+                    named.append(states[i])
             if first < len(keys):
                 parts.append(rows[first : len(keys)])
         if key is not None:
-            yield key, row, parts
+            yield key, kept, named, parts
 
     def _rows(self, column: pa.StructArray) -> Any:
         """Return the rows as a sequence that can be sliced: a list of dictionaries, or Arrow's rows."""
@@ -97,15 +108,19 @@ class KeyedPass:
             return column.to_pylist(maps_as_pydicts="strict")
         return pa.RecordBatch.from_arrays(column.flatten(), schema=pa.schema(list(column.type)))
 
-    def _call(self, key: tuple[Any, ...], row: Any, parts: list[Any]) -> None:
-        state = KeyState(self.columns, row)
+    def _call(self, key: tuple[Any, ...], kept: list[Any], named: list[Any], parts: list[Any]) -> None:
+        state: KeyState | MapOfKey
+        if self.map_key:
+            values = [name for name in self.columns if name not in self.map_key]
+            state = MapOfKey(self.map_key, values, kept, named if self.is_of_rows else None)
+        else:
+            state = KeyState(self.columns, kept[0] if kept else None)
         try:
             self._take(self.function(key, self._given(parts), state))
-            is_changed, after = state._change()  # noqa: SLF001  # its own
-            if is_changed:
-                named = dict(zip(self.key_schema.names, key, strict=True))
-                self.changes.append({**dict.fromkeys(self.columns), **(after or {}), **named})
-                self.deletions.append(after is None)
+            of_key = dict(zip(self.key_schema.names, key, strict=True))
+            for is_deletion, row in state._changes():  # noqa: SLF001  # its own
+                self.changes.append({**dict.fromkeys(self.columns), **row, **of_key})
+                self.deletions.append(is_deletion)
         except Exception as error:
             error.add_note(f"in per_key, for the key {key!r}")
             raise

@@ -46,12 +46,13 @@ class KeyedState:
         With `keys`, a DataFrame that has the key columns (and perhaps others, and a key more than once), only the rows
         of these keys; an INT finds a BIGINT, and a type of another kind is an error. What is joined with an input is
         cheaper when it is not all of the state. The keys are computed at once. Changes of these keys are cheaper then:
-        the rows that they replace are known.
+        the rows that they replace are known. Keys without the state's `map_key` name all of their entries.
         """
         if keys is None:
             return self._visible(self.stored.rows())
-        self.stored.require_keys(keys.schema, "read")
-        count, known = computed_once(self.stored.keys_of(keys))
+        by = self.stored.named_by(keys.columns)
+        self.stored.require_keys(keys.schema, "read", by)
+        count, known = computed_once(self.stored.keys_of(keys, by))
         if count > BROADCAST_ROWS:
             return self._visible(self.stored.rows(known, is_broadcast=False))
         return self._visible(self._looked_up(known))
@@ -118,6 +119,7 @@ class KeyedState:
         *,
         order_by: str | Sequence[str] = (),
         form: str = "pandas",
+        entries: str = "key",
     ) -> DataFrame:
         """Call `function(key, rows, state)` once for each key in `rows`, and return what it answers.
 
@@ -127,13 +129,17 @@ class KeyedState:
         with the columns of `schema`, Spark DDL: a DataFrame of pandas, a table of Arrow, a dictionary, a tuple, several
         of these, or None; for one row a key a dictionary is the cheapest. Timestamps are aware, in UTC. Only the states
         of keys that occur are loaded. It is computed at once; all rows of a key have to fit into a worker's memory.
+
+        Of a state with a `map_key` the key is without it, and `state` is the MapOfKey of the key's entries. All of them
+        are loaded, and of these only those are written that were changed; with `entries="rows"` only those are loaded
+        that `rows` name, which then have the `map_key`, too.
         """
         if self._has_per_key:
             raise Misconfigured.of("state.per_key_twice", state=self.stored.read.state.name)
         if self.is_blind:
             raise Misconfigured.of("state.per_key_and_blind", state=self.stored.read.state.name)
         names = (order_by,) if isinstance(order_by, str) else tuple(order_by)
-        passed = per_key(self.stored, self._looked_up, rows, function, schema, form, names)
+        passed = per_key(self.stored, self._looked_up, rows, function, schema, form, names, entries)
         self._has_per_key = True
         self.changes.append(Change(passed.set_rows, only_changed=not self.stored.has_end))
         self.changes.append(Change(passed.deleted_keys, is_deletion=True))

@@ -15,7 +15,7 @@ from typing import Any
 
 from pyspark import cloudpickle
 from pyspark.errors import ParseException, PythonException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # Spark's own convention
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, StructType
@@ -30,6 +30,7 @@ from weir_spark.state.reader import BROADCAST_ROWS, StoredState
 
 _NOTHING = "_weir_nothing"
 FORMS = ("pandas", "arrow", "rows")
+ALL, OF_ROWS = "key", "rows"
 _NOT_HELD = re.compile(rf"\b{NotHeld.__name__}: (.*)")
 
 
@@ -50,30 +51,37 @@ def per_key(
     schema: str,
     form: str,
     order_by: Sequence[str],
+    entries: str,
 ) -> Passed:
     """Call the function for all keys of `rows`; `look_up` gives the visible rows of keys that can be broadcast.
+
+    Of a state with a `map_key` all entries of these keys are loaded, or with `entries="rows"` those that `rows` name.
 
     Raises Misconfigured where rows, schema or form are not what they should be, and for values that a column does not
     hold; errors of the function pass through.
     """
-    keys = stored.keys
-    _check(stored, rows, form, order_by)
+    keys = stored.read.state.divided_by
+    is_of_rows = entries == OF_ROWS
+    by = stored.keys if is_of_rows else keys
+    _check(stored, rows, form, order_by, entries, by)
     count, rows = computed_once(rows)  # they are read twice, and must be the same
-    _require_range(stored, rows)
-    key = F.struct(*[F.col(quoted(name)).cast(stored.schema[name].dataType).alias(name) for name in keys])
-    wanted = rows.select(key.alias(KEY)).distinct().select(f"{KEY}.*")
+    _require_range(stored, rows, by)
+    key = _struct(stored, keys)
+    wanted = rows.select(_struct(stored, by).alias(KEY)).distinct().select(f"{KEY}.*")
     is_few = count <= BROADCAST_ROWS or wanted.count() <= BROADCAST_ROWS
     known = look_up(wanted) if is_few else stored.rows(wanted, is_broadcast=False)
     values = [field.name for field in stored.schema.fields if field.name not in keys]
     kept = F.struct(*[F.col(quoted(name)) for name in values] or [F.expr("true").alias(_NOTHING)])
-    one = rows.select(key.alias(KEY), F.struct(*map(quoted, rows.columns)).alias(ROW))
+    of_entry = [_struct(stored, stored.read.state.map_key).alias(STATE)] if is_of_rows else []
+    one = rows.select(key.alias(KEY), F.struct(*map(quoted, rows.columns)).alias(ROW), *of_entry)
     other = known.select(key.alias(KEY), kept.alias(STATE))
     together = one.unionByName(other, allowMissingColumns=True).repartition(KEY)
-    by = [F.col(f"{ROW}.{quoted(name)}") for name in order_by]
-    ordered = together.sortWithinPartitions(KEY, F.col(ROW).isNotNull(), *by)
+    order = [F.col(f"{ROW}.{quoted(name)}") for name in order_by]
+    ordered = together.sortWithinPartitions(KEY, F.col(ROW).isNotNull(), *order)
     results = _schema(stored, schema)
     try:
-        done = ordered.mapInArrow(*_pass(stored, function, form, results)).localCheckpoint(eager=True)
+        passed = ordered.mapInArrow(*_pass(stored, function, form, results, is_of_rows=is_of_rows))
+        done = passed.localCheckpoint(eager=True)
     except PythonException as error:
         not_held = _NOT_HELD.search(str(error))
         if not_held is None:
@@ -85,32 +93,39 @@ def per_key(
     return Passed(
         done.where(F.col(DELETED).isNull()).select(f"{RESULT}.*"),
         changes.where(~F.col(DELETED)).select(f"{CHANGE}.*").select(*map(quoted, stored.schema.fieldNames())),
-        changes.where(F.col(DELETED)).select(f"{CHANGE}.*").select(*map(quoted, keys)),
+        changes.where(F.col(DELETED)).select(f"{CHANGE}.*").select(*map(quoted, stored.keys)),
     )
 
 
-def _require_range(stored: StoredState, rows: DataFrame) -> None:
-    outside = stored.outside(rows.schema)
-    found = [] if outside is None else rows.where(outside).select(*map(quoted, stored.keys)).limit(1).collect()
+def _struct(stored: StoredState, keys: Sequence[str]) -> Column:
+    """Return key columns of rows in the types of the state."""
+    return F.struct(*[F.col(quoted(name)).cast(stored.schema[name].dataType).alias(name) for name in keys])
+
+
+def _require_range(stored: StoredState, rows: DataFrame, by: Sequence[str]) -> None:
+    outside = stored.outside(rows.schema, by)
+    found = [] if outside is None else rows.where(outside).select(*map(quoted, by)).limit(1).collect()
     if found:
         raise Misconfigured.of(
             "state.key_out_of_range",
             state=stored.read.state.name,
             found=found[0],
-            keys=[f"{stored.schema[key].dataType.simpleString()} ({key})" for key in stored.keys],
+            keys=[f"{stored.schema[key].dataType.simpleString()} ({key})" for key in by],
         )
 
 
-def _pass(stored: StoredState, function: Callable[..., Any], form: str, results: StructType) -> tuple[Any, StructType]:
+def _pass(
+    stored: StoredState, function: Callable[..., Any], form: str, results: StructType, *, is_of_rows: bool
+) -> tuple[Any, StructType]:
     """Return the function for `mapInArrow`, and the schema of its rows."""
     for module in (exact_rows, handles, keyed_pass):
         cloudpickle.register_pickle_by_value(module)
-    names = stored.keys
+    names = stored.read.state.divided_by
     keys = StructType([stored.schema[name] for name in names])
     values = StructType([field for field in stored.schema.fields if field.name not in names])
     kinds = {field.name: _kind(field.dataType) for field in values.fields}
     arrow = [to_arrow_schema(each, timezone="UTC") for each in (keys, values, results)]
-    work = KeyedPass(function, form, kinds, *arrow)
+    work = KeyedPass(function, form, kinds, *arrow, map_key=stored.read.state.map_key, is_of_rows=is_of_rows)
     out = StructType().add(RESULT, results).add(CHANGE, StructType([*keys.fields, *values.fields]))
     return work.__call__, out.add(DELETED, BooleanType())
 
@@ -130,14 +145,20 @@ def _schema(stored: StoredState, schema: str) -> StructType:
         ) from error
 
 
-def _check(stored: StoredState, rows: DataFrame, form: str, order_by: Sequence[str]) -> None:
+def _check(
+    stored: StoredState, rows: DataFrame, form: str, order_by: Sequence[str], entries: str, by: Sequence[str]
+) -> None:
     name = stored.read.state.name
+    if entries not in (ALL, OF_ROWS):
+        raise Misconfigured.of("state.per_key_entries_unknown", name=name, entries=entries)
+    if entries == OF_ROWS and not stored.read.state.map_key:
+        raise Misconfigured.of("state.per_key_entries_of_none", name=name)
     if form not in FORMS:
         raise Misconfigured.of("state.per_key_form_unknown", name=name, form=form, forms=FORMS)
     types = {field.name: field.dataType for field in rows.schema.fields}
     if len(types) < len(rows.columns):
         raise Misconfigured.of("state.per_key_column_twice", name=name, columns=rows.columns)
-    stored.require_keys(rows.schema, "per_key")
+    stored.require_keys(rows.schema, "per_key", by)
     for column in order_by:
         if column not in types:
             raise Misconfigured.of("state.per_key_column_missing", name=name, column=column, types=types)

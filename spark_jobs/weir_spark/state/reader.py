@@ -52,6 +52,8 @@ class LookUp:
 
     hashes: DataFrame
     versions: DataFrame
+    by: tuple[str, ...]
+    """The columns that were looked up by: all of the keys, or those without the `map_key`."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,13 @@ class StoredState:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The key columns."""
+        """The columns by which there is one row each."""
         return self.read.state.keys
+
+    def named_by(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """The key columns that name rows of the state: all of them, or those without the `map_key`, of all entries."""
+        whole, divided_by = self.keys, self.read.state.divided_by
+        return divided_by if {*divided_by} <= {*columns} and not {*whole} <= {*columns} else whole
 
     @property
     def counted(self) -> StructType:
@@ -90,34 +97,32 @@ class StoredState:
         stored = with_key_groups(self.schema).add(DELETED, BooleanType())
         return stored.add(UPDATED, LongType()) if self.has_end else stored
 
-    def require_keys(self, given: StructType, what: str) -> None:
-        """Check that rows have the key columns, of types that can equal the state's. Raises Misconfigured."""
+    def require_keys(self, given: StructType, what: str, by: Sequence[str]) -> None:
+        """Check that rows have these key columns, of types that can equal the state's. Raises Misconfigured."""
         types = {field.name: field.dataType for field in given.fields}
         where = f"state {self.read.state.name!r}"
-        missing = [name for name in self.keys if name not in types]
+        missing = [name for name in by if name not in types]
         if missing:
-            raise Misconfigured.of(
-                "state.key_missing", where=where, what=what, keys=self.keys, missing=missing, types=types
-            )
+            raise Misconfigured.of("state.key_missing", where=where, what=what, keys=by, missing=missing, types=types)
         try:
-            for key in self.keys:
+            for key in by:
                 require_key_of(types[key].simpleString(), self.schema[key].dataType.simpleString(), key)
         except Misconfigured as error:
             raise Misconfigured.of("dataflow.columns_wrong", where=where, error=error) from error
 
-    def keys_of(self, rows: DataFrame) -> DataFrame:
-        """The distinct keys of rows in the types of the state, whose hashes others have not; for `require_keys`.
+    def keys_of(self, rows: DataFrame, by: Sequence[str]) -> DataFrame:
+        """The distinct keys of rows in the types of the state, whose hashes others have not; after `require_keys`.
 
         Without numbers that are out of the range of the state's type: no row has them.
         """
-        outside = self.outside(rows.schema)
+        outside = self.outside(rows.schema, by)
         found = rows if outside is None else rows.where(~outside)
-        kinds = {key: self.schema[key].dataType for key in self.keys}
+        kinds = {key: self.schema[key].dataType for key in by}
         return found.select(*[F.col(quoted(key)).try_cast(kind).alias(key) for key, kind in kinds.items()]).distinct()
 
-    def outside(self, given: StructType) -> Column | None:
+    def outside(self, given: StructType, by: Sequence[str]) -> Column | None:
         """The condition that a key is out of the range of the state's type; None where that is as wide."""
-        kinds = {key: self.schema[key].dataType for key in self.keys}
+        kinds = {key: self.schema[key].dataType for key in by}
         conditions = [
             F.col(quoted(key)).isNotNull() & F.col(quoted(key)).try_cast(kind).isNull()
             for key, kind in kinds.items()
@@ -128,8 +133,9 @@ class StoredState:
     def rows(self, keys: DataFrame | None = None, *, is_broadcast: bool = True) -> DataFrame:
         """The visible rows: the user's columns, the key group and, where it has a time to live, the last update.
 
-        With `keys`, a DataFrame that has the key columns, only those of these keys; it may name a key more than once,
-        and is broadcast unless the caller knows that it is too large for that. Nulls are keys like others.
+        With `keys`, a DataFrame that has the key columns (perhaps without the `map_key`), only those of these keys; it
+        may name a key more than once, and is broadcast unless the caller knows that it is too large for that. Nulls are
+        keys like others.
         """
         return self._merged(keys, is_broadcast=is_broadcast).where(~F.col(DELETED)).drop(DELETED)
 
@@ -140,10 +146,8 @@ class StoredState:
         """
         if keys is None:
             return self._files(self.read.files)
-        hashes, key = (
-            F.broadcast(hashes_of(keys, self.keys)),
-            key_hash(self.keys),
-        )  # a join by one number: half the work
+        by = self.named_by(keys.columns)
+        hashes, key = F.broadcast(hashes_of(keys, by)), key_hash(by)  # a join by one number: half the work
         return self._files(self.read.files, lambda rows: rows.join(hashes, key == F.col(WANTED), "left_semi"))
 
     def with_written(self, epoch: Epoch, written: OutputReport, store: Store) -> StoredState:
@@ -158,18 +162,19 @@ class StoredState:
 
     def look_up(self, keys: DataFrame) -> LookUp:
         """Find the rows of keys, which are broadcast, once for all who need them: when they are first needed."""
-        return LookUp(hashes_of(keys, self.keys), self.versions(keys).localCheckpoint(eager=False))
+        by = self.named_by(keys.columns)
+        return LookUp(hashes_of(keys, by), self.versions(keys).localCheckpoint(eager=False), by)
 
     def rows_in(self, found: LookUp, keys: DataFrame) -> DataFrame:
         """The visible rows of keys that were looked up, as `rows` gives them."""
-        newest = _newest(_only(found.versions, keys, self.keys, is_broadcast=True), self.keys)
+        newest = _newest(_only(found.versions, keys, found.by, is_broadcast=True), self.keys)
         return newest.where(~F.col(DELETED)).drop(DELETED)
 
     def _merged(self, keys: DataFrame | None, *, is_broadcast: bool) -> DataFrame:
         bottom, upper = _layers(self.read.files)
 
         def wanted(rows: DataFrame) -> DataFrame:
-            return _only(rows, keys, self.keys, is_broadcast=is_broadcast)
+            return rows if keys is None else _only(rows, keys, self.named_by(keys.columns), is_broadcast=is_broadcast)
 
         if not upper:
             return self._files(bottom, wanted).drop(RANK)
@@ -265,9 +270,7 @@ def require_type(state: str, declared: StructField, found: DataType) -> None:
         )
 
 
-def _only(rows: DataFrame, wanted: DataFrame | None, keys: Sequence[str], *, is_broadcast: bool) -> DataFrame:
-    if wanted is None:
-        return rows
+def _only(rows: DataFrame, wanted: DataFrame, keys: Sequence[str], *, is_broadcast: bool) -> DataFrame:
     named = wanted.select(*map(quoted, keys))
     few = F.broadcast(named) if is_broadcast else named
     return rows.join(few, same_key(rows, named, keys), "left_semi")

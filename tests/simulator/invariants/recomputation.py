@@ -119,15 +119,17 @@ def _read(
     for each in topology.inputs(region):
         if each.stage == stage.name:
             yield from (content(Partition(run, one)) for one in each.partitions)
-    states = {state.name: state for state in stage.states if state.kind is StateKind.KEYED}
+    states = {each.name: each for of in topology.dataflow.stages for each in of.states if each.kind is StateKind.KEYED}
     before = epochs.previous_of(run)
     for one in topology.previous_inputs(region):
         if one.stage != stage.name:
             continue
         partitions = [] if before is None else epochs.partitions_read(before, one)
         contents = [content(each) for each in partitions]
-        if one.argument in states:
-            kept[one.argument] = state = _kept(states[one.argument], one, contents, day_of(run))
+        if one.producer in states:
+            state = _kept(states[one.producer], one, contents, day_of(run))
+            if states[one.producer] in stage.states:
+                kept[one.producer] = state
             yield None if state.rows is None else content_of_rows(state.rows, is_open=is_open)
         else:
             yield from contents

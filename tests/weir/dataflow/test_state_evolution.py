@@ -15,7 +15,8 @@ def history(schema=COLUMNS, name="history", key="k", **more):
 
 
 def flow(*states, **more):
-    stage = Stage("aircraft", "p:aircraft", [blocking("flights", by="k")], state=states)
+    keys = (states[0].divided_by if states else ()) or "k"
+    stage = Stage("aircraft", "p:aircraft", [blocking("flights", by=keys)], state=states)
     return Dataflow("delays", [source("flights", "p:flights"), stage, sink("aircraft", "known")], **more)
 
 
@@ -140,3 +141,10 @@ def test_a_state_that_cannot_be_kept_is_refused_where_it_is_declared(state, why)
     with pytest.raises(Misconfigured, check=of_kind("dataflow.invalid", dataflow="delays")) as error:
         flow(state)
     assert why in str(error.value)
+
+
+def test_a_key_that_becomes_that_of_maps_is_another_key():
+    maps = history(map_key="n")
+    assert "state 'history' is kept by k, not by k, map_key=n: give the new one another name" in refused(maps)
+    assert "is kept by k, map_key=n, not by k, n" in refused(history(key=["k", "n"]), maps)
+    assert refused(maps, maps) == ""

@@ -36,23 +36,49 @@ def test_a_source_of_several_subtasks_keeps_no_keyed_state():
         Dataflow("delays", [kept, sink("flights", "known")])
 
 
+def reading(read, between=None, **more):
+    """A dataflow whose stage `later` reads a state of the stage `aircraft`."""
+    aircraft = Stage("aircraft", "p:aircraft", [blocking("flights", by="tail")], parallelism=2, state=HISTORY)
+    inputs = {"today": between or pipelined("aircraft"), "before": read}
+    return Dataflow(
+        "delays",
+        [FLIGHTS, aircraft, Stage("later", "p:later", inputs, parallelism=2, **more), sink("later", "known")],
+    )
+
+
 @pytest.mark.parametrize(
     "read",
-    [
-        previous("history", by="tail", schema=HISTORY.schema),
-        pipelined("history"),
-        blocking("history", by="tail"),
-    ],
+    [previous("history", by="tail", schema="tail STRING"), pipelined("history"), blocking("history", by="tail")],
 )
-def test_a_state_is_its_stages_own_and_another_stage_of_the_region_reads_what_that_returns(read):
-    def declare(read):
-        aircraft = Stage("aircraft", "p:aircraft", [blocking("flights", by="tail")], parallelism=2, state=HISTORY)
-        later = Stage("later", "p:later", {"today": pipelined("aircraft"), "before": read}, parallelism=2)
-        return Dataflow("delays", [FLIGHTS, aircraft, later, sink("later", "known")])
+def test_a_state_is_read_as_its_keeper_reads_it_and_not_otherwise(read):
+    with pytest.raises(Misconfigured) as error:
+        reading(read)
+    assert (
+        "stage 'later' reads 'history', which is a state of 'aircraft': as the epoch before has left it, by "
+        "previous('history') and no other argument, in a stage of the same task; else read what 'aircraft' returns"
+    ) in str(error.value)
+    reading(previous("aircraft", by="tail", schema=HISTORY.schema))
 
-    with pytest.raises(Misconfigured, match="read what 'aircraft' returns instead"):
-        declare(read)
-    declare(previous("aircraft", by="tail", schema=HISTORY.schema))
+
+def test_a_stage_of_the_same_task_reads_a_state():
+    flow = reading(previous("history"))
+    read = flow.stage("later").exchanges["before"]
+    assert read == flow.stage("aircraft").exchanges["history"]
+    assert Dataflow.from_json(flow.to_json()) == flow
+
+
+@pytest.mark.parametrize(
+    ("between", "more"), [(blocking("aircraft", by="tail"), {}), (pipelined("aircraft"), {"max_parallelism": 8})]
+)
+def test_a_stage_of_another_task_or_of_other_key_groups_reads_no_state(between, more):
+    with pytest.raises(Misconfigured) as error:
+        reading(previous("history"), between=between, **more)
+    assert "stage 'later' reads the state 'history', which no stage of its task keeps" in str(error.value)
+
+
+def test_its_keeper_reads_a_state_by_its_name_alone():
+    with pytest.raises(Misconfigured, match="stage 'aircraft' reads 'history', which is a state of 'aircraft'"):
+        flow({"flights": blocking("flights", by="tail"), "again": previous("history")})
 
 
 def test_the_order_of_keys_counts():
@@ -102,3 +128,29 @@ def test_a_run_that_has_begun_so_goes_on():
     [aircraft] = [stage for stage in document["stages"] if stage["name"] == "aircraft"]
     aircraft["inputs"]["flights"] = aircraft["inputs"]["flights"] | {"keys": [], "broadcast": True}
     assert Dataflow.from_json(document).stage("aircraft").exchanges["flights"].broadcast
+
+
+MAPS = keyed_state("maps", key="tail", map_key=["route", "day"], schema="tail STRING, route STRING, day DATE, n BIGINT")
+
+
+def test_maps_are_divided_by_the_key_without_that_of_their_entries():
+    flow([blocking("flights", by="tail")], state=MAPS)
+    with pytest.raises(Misconfigured, match=r'read an input with blocking\(x, by="tail"\)'):
+        flow([blocking("flights", by="route")], state=MAPS)
+    with pytest.raises(Misconfigured, match="its keyed inputs have different numbers of keys"):
+        flow([blocking("flights", by=["tail", "route", "day"])], state=MAPS)
+    assert (MAPS.keys, MAPS.divided_by) == (("tail", "route", "day"), ("tail",))
+
+
+@pytest.mark.parametrize(
+    ("key", "map_key", "said"),
+    [
+        ("tail", "tail", "its key and map_key name a column twice: tail, tail"),
+        ("tail", "way", "its schema has no key column 'way'"),
+        ([], "route", "it has no key"),
+    ],
+)
+def test_the_key_of_a_map_is_a_column_of_its_own(key, map_key, said):
+    with pytest.raises(Misconfigured) as error:
+        flow([blocking("flights", by="tail")], state=keyed_state("m", key=key, map_key=map_key, schema=MAPS.schema))
+    assert said in str(error.value)

@@ -149,6 +149,31 @@ def test_a_partition_restored_whole_passes_every_check(spark, written, state) ->
     assert [each.type.removeprefix("weir_") for each in keyed.results] == [*checks, *keys]
 
 
+def test_entries_of_one_map_are_no_keys_that_come_twice(spark, store) -> None:
+    maps = keyed_state("maps", key="key", map_key="name", schema="key BIGINT, name STRING, n BIGINT")
+    chain = StateChain(store, maps, 16)
+    handle = KeyedState(StoredState(spark, chain.read(SECOND), ALL))
+    handle.upsert(spark.sql("select id % 3 key, string(id) name, id n from range(30)"))
+    report = write_state(handle, "maps", chain.output(SECOND), store)
+    chain.go_on(SECOND, {ALL: report})
+    restored = RestoredToCheck(
+        run="flow@2",
+        stage="maps",
+        subtask=0,
+        layout=BY_KEY,
+        attempt="t2",
+        digest=str(report.digest),
+        rows=30,
+        spark_schema=report.spark_schema,
+        state=chain.read(SECOND),
+        key_groups=ALL,
+    )
+    (checked,) = check_restored(spark, restored, "maps")
+    assert failing(checked) == {}
+    (unique,) = (each for each in checked.results if each.type == "weir_keys_unique")
+    assert unique.kwargs["column_list"] == ["key", "name"]
+
+
 def test_a_digest_of_another_rule_is_not_compared(spark, written) -> None:
     _, _, numbers = written
     (report,) = check_restored(spark, replace(numbers, digest_rule=digest(ignore=["text"])))
