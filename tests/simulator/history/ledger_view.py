@@ -370,7 +370,7 @@ class LedgerView:
 
         It has not, either, where that is not the run before any more.
         """
-        reads = [each.partition for each in self.reads.get(attempt, ()) if each.partition.run != run]
+        reads = {each.partition for each in self.reads.get(attempt, ()) if each.partition.run != run}
         own = {each.run for each in reads if dataflow_of(each.run) == dataflow_of(run)}
         if not own <= {self.run_before.get(run)}:
             return True
