@@ -24,7 +24,7 @@ from weir_spark.session import SPARK_ERRORS
 from weir_spark.windows import Window, watermark, window, windowed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Container, Iterator, Sequence
 
     from pyspark.sql import Column, DataFrame
 
@@ -51,9 +51,15 @@ _CALL = re.compile(r"\s*(count|sum|min|max|avg|count_if)\s*\((.*)\)\s*", re.IGNO
 _TEXTS = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
 _LENGTH = re.compile(r"(?!0)\d{1,6} ?(second|minute|hour|day|week)s?", re.IGNORECASE)
 _NO_TIME = re.compile(r"0 ?(second|minute|hour|day|week)s?", re.IGNORECASE)
-_EQUALITY = re.compile(r"\s*(\w+)\s*=\s*'([^'\\]*)'\s*(?:\bAND\b(.*))?", re.IGNORECASE | re.DOTALL)
-_OR = re.compile(r"\bor\b|--|/\*", re.IGNORECASE)
-_TEXT_COLUMNS = {each.split()[0] for each in EVENTS.split(", ") if each.endswith(" STRING")}
+_TOKEN = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|\w+|--|/\*|\S", re.DOTALL)
+_OF_TEXTS = re.compile(r"(\w+) (?:= '[^'\\]*'|IN \( '[^'\\]*'(?: , '[^'\\]*')* \))", re.IGNORECASE)
+_OF_NUMBERS = re.compile(
+    r"(\w+) (?:(=|[<>](?: =)?) (-? ?\d{1,15})|BETWEEN (-? ?\d{1,15}) AND (-? ?\d{1,15}))", re.IGNORECASE
+)
+_TEXT_COLUMNS, _NUMBER_COLUMNS = (
+    {each.split()[0] for each in EVENTS.split(", ") if each.endswith(of)} for of in (" STRING", " BIGINT")
+)
+_FAR = 10**16
 _UNFIT = re.compile(r"\b(select|current_\w+|now|localtimestamp|curdate|unix_timestamp|session_user)\b", re.IGNORECASE)
 """Subqueries, and what is another value at each computation although Spark calls it deterministic."""
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]")
@@ -287,19 +293,22 @@ def _in_one_pass(flights: DataFrame, queries: Sequence[Query]) -> DataFrame:
 def _matched(flights: DataFrame, conditions: Sequence[str]) -> DataFrame:
     """Return each flight once for each query that it matches, with the number of that query.
 
-    A filter that begins with `column = 'text' AND` is looked up by that text: only flights that have it are tested.
+    A filter that can only be true of flights with one of some texts in a column, or with a number in a range, is looked
+    up by these: only such flights are tested. Of the others each flight is tested.
     """
     by_text: dict[str, dict[str, list[int]]] = {}
+    by_range: dict[str, list[tuple[int, range]]] = {}
     tested: list[Column] = []
     rests: list[Column | None] = []
     for number, condition in enumerate(conditions):
-        begin = _EQUALITY.fullmatch(condition)
-        if begin is None or begin[1].lower() not in _TEXT_COLUMNS or _OR.search(_TEXTS.sub("", begin[3] or "")):
+        place = place_of(condition)
+        if isinstance(place.among, range):
+            by_range.setdefault(place.column, []).append((number, place.among))
+        for text in place.among if isinstance(place.among, tuple) else ():
+            by_text.setdefault(place.column, {}).setdefault(text, []).append(number)
+        if place.among is None:
             tested.append(F.when(F.expr(condition), number).otherwise(-1))
-            rests.append(F.expr("true"))
-        else:
-            by_text.setdefault(begin[1].lower(), {}).setdefault(begin[2], []).append(number)
-            rests.append(F.expr(begin[3] or "true"))
+        rests.append(F.expr(place.rest))
     none = F.array().cast("ARRAY<INT>")
     found = [F.array_remove(F.array(*tested), -1) if tested else none]
     for column, numbers in by_text.items():
@@ -307,19 +316,114 @@ def _matched(flights: DataFrame, conditions: Sequence[str]) -> DataFrame:
         rows = flights.sparkSession.createDataFrame([*numbers.items()], f"{name}_text STRING, {name} ARRAY<INT>")
         flights = flights.join(F.broadcast(rows), F.col(column) == F.col(f"{name}_text"), "left")
         found.append(F.coalesce(name, none))
-    return flights.withColumn(_NUMBER, F.explode(F.concat(*found))).where(_by_query(rests))
+    for column, ranges in by_range.items():
+        flights, numbers = _by_range(flights, column, ranges)
+        found.append(F.coalesce(numbers, none))
+    # Spark compiles what a projection computes, and interprets what is exploded.
+    flights = flights.withColumn(f"{_NUMBER}s", F.concat(*found))
+    return flights.withColumn(_NUMBER, F.explode(f"{_NUMBER}s")).where(_by_query(rests))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the flights are for which a condition may be true: in `column` they have one of these values; None: all.
+
+    Of them the condition is true if `rest` is.
+    """
+
+    column: str
+    among: tuple[str, ...] | range | None
+    rest: str
+
+
+def place_of(condition: str) -> Place:
+    """Return a place that a condition names: the first column that has one of some texts, else a number in a range."""
+    parts = _conjunction(condition)
+    ranges: dict[str, dict[int, range]] = {}
+    for at, part in enumerate(parts):
+        words = " ".join(_TOKEN.findall(part))
+        text, number = _OF_TEXTS.fullmatch(words), _OF_NUMBERS.fullmatch(words)
+        if text and text[1].lower() in _TEXT_COLUMNS:
+            found = {each[1:-1] for each in _TOKEN.findall(part) if each.startswith("'")}
+            return Place(text[1].lower(), tuple(sorted(found)), _without(parts, {at}))
+        if number and number[1].lower() in _NUMBER_COLUMNS:
+            ranges.setdefault(number[1].lower(), {})[at] = _range(*number.groups()[1:])
+    for column, bounds in ranges.items():
+        among = range(max(each.start for each in bounds.values()), min(each.stop for each in bounds.values()))
+        if among.start > -_FAR and among.stop < _FAR:
+            return Place(column, among, _without(parts, bounds.keys()))
+    return Place("", None, condition)
+
+
+def _without(parts: Sequence[str], some: Container[int]) -> str:
+    return " AND ".join(part for at, part in enumerate(parts) if at not in some) or "true"
+
+
+def _range(operator: str | None, bound: str | None, low: str | None, high: str | None) -> range:
+    """Return the whole numbers for which `column OPERATOR bound`, or `column BETWEEN low AND high`."""
+    if operator is None or bound is None:
+        return range(*(int((each or "0").replace(" ", "")) + more for each, more in ((low, 0), (high, 1))))
+    number, operator = int(bound.replace(" ", "")), operator.replace(" ", "")
+    begin = {">": number + 1, ">=": number, "=": number}.get(operator, -_FAR)
+    return range(begin, {"<": number, "<=": number + 1, "=": number + 1}.get(operator, _FAR))
+
+
+def _conjunction(condition: str) -> list[str]:
+    """Return the parts of a condition that must all be true; the whole of it where they are not known."""
+    parts, begin, depth, is_between = [], 0, 0, False
+    for token in _TOKEN.finditer(condition):
+        word = token[0].upper()
+        depth += (word in ("(", "CASE")) - (word in (")", "END"))
+        if word in ("--", "/*") or (word == "OR" and depth == 0):
+            return [condition]
+        if depth == 0 and word == "AND" and not is_between:
+            parts.append(condition[begin : token.start()].strip())
+            begin = token.end()
+        is_between = depth == 0 and (word == "BETWEEN" or (is_between and word != "AND"))
+    return [*parts, condition[begin:].strip()]
+
+
+def _by_range(flights: DataFrame, column: str, ranges: Sequence[tuple[int, range]]) -> tuple[DataFrame, Column]:
+    """Join flights with the queries whose range has their value in a column; return the numbers of these queries.
+
+    The values are divided into stretches as long as a mean range, by which the ranges are looked up.
+    """
+    name, value = f"{_NUMBER}_{column}_range", F.col(column)
+    length = max(1, sum(max(0, each.stop - each.start) for _, each in ranges) // len(ranges))
+    by_stretch: dict[int, list[tuple[int, int, int]]] = {}
+    for number, each in ranges:
+        for stretch in range(each.start // length, (each.stop - 1) // length + 1):
+            by_stretch.setdefault(stretch, []).append((number, each.start, each.stop))
+    rows = flights.sparkSession.createDataFrame(
+        [*by_stretch.items()],
+        f"{name}_stretch BIGINT, {name} ARRAY<STRUCT<number: INT, start: BIGINT, stop: BIGINT>>",
+    )
+    stretch = (value - F.pmod(value, F.lit(length))) / length
+    flights = flights.join(F.broadcast(rows), stretch.cast("bigint") == F.col(f"{name}_stretch"), "left")
+    those = F.filter(name, lambda each: (value >= each["start"]) & (value < each["stop"]))
+    return flights, F.transform(those, lambda each: each["number"])
 
 
 def _by_query(values: Sequence[Column | None]) -> Column:
     """Choose the value of the query whose number a row has; equal values are one case."""
-    numbers: dict[str, list[int]] = {}
-    for number, value in enumerate(values):
-        if value is not None:
-            numbers.setdefault(str(value), []).append(number)
-    chosen = F.lit(None)
-    for same in reversed(numbers.values()):
-        chosen = F.when(F.col(_NUMBER).isin(same), values[same[0]]).otherwise(chosen)
-    return chosen
+    cases: dict[str, Column] = {}
+    for value in values:
+        cases.setdefault(str(value), F.lit(None) if value is None else value)
+    at = [[*cases].index(str(value)) for value in values]
+    case = F.element_at(F.array(*map(F.lit, at)), F.col(_NUMBER) + 1)
+    return _chosen(case, range(1, len(cases)), [*cases.values()])
+
+
+def _chosen(value: Column, bounds: Sequence[int], results: Sequence[Column]) -> Column:
+    """Return the first result where a value is below all bounds, the next one from the first bound on, and so on.
+
+    By halves: neither Spark Connect nor a JVM has a nested or long case for each of a hundred results.
+    """
+    if not bounds:
+        return results[0]
+    middle = len(bounds) // 2
+    below = _chosen(value, bounds[:middle], results[: middle + 1])
+    return F.when(value < bounds[middle], below).otherwise(_chosen(value, bounds[middle + 1 :], results[middle + 1 :]))
 
 
 def problems(ctx: StageContext, pieces: DataFrame, standing: DataFrame) -> DataFrame:

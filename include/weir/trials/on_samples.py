@@ -6,7 +6,7 @@ States are empty, as in the first epoch. A subtask reads of a sample the rows th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +20,7 @@ from weir.dataflow.graph import spark_conf
 from weir.dataflow.resolving import ResolveContext
 from weir.dataflow.stage import SKIP, Exchange, StageKind
 from weir.dataflow.state import State, StateKind
+from weir.dataflow.state_rules import states_of
 from weir.errors import Misconfigured
 from weir.formats.manifest import OF_RESULT
 from weir.formats.paths import attempt_record_folder
@@ -50,8 +51,9 @@ def trial_on_samples(declared: Declared, wanted: Wanted, scratch: Store) -> Tria
     Raises Misconfigured for an input without a sample, and what the resolver of a source raises.
     """
     flow, stage, subtask = declared.flow, declared.stage, wanted.subtask
+    states = states_of(flow.stages)
     interval = interval_of(wanted.epoch, wanted.until)
-    samples = () if wanted.samples is None else tuple(_samples(stage, wanted.samples))
+    samples = () if wanted.samples is None else tuple(_samples(stage, states, wanted.samples))
     plan = (stage,) if samples else plan_of(flow, stage.name)
     functions = archived(each.function for each in plan)
     archive = pack(top_level(functions), declared.sql)
@@ -75,7 +77,8 @@ def trial_on_samples(declared: Declared, wanted: Wanted, scratch: Store) -> Tria
     )
     jobs = tuple(trimming.trimmed(described.job(each)) for each in ([0] if is_whole else subtasks))
     notes = ["no run is read: parameters are those of the dataflow, connections those of the environment"]
-    notes += [f"the state {state.name} is empty, as in the first epoch" for state in stage.states]
+    read = [exchange.stage for exchange in stage.exchanges.values() if exchange.stage in states]
+    notes += [f"the state {name} is empty, as in the first epoch" for name in read]
     if is_whole and len(subtasks) > 1:
         notes.append("subtask 0 reads all rows of the samples: only in a run they are divided index to index")
     return Trial(
@@ -105,12 +108,11 @@ def _time(text: str) -> datetime:
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
-def _samples(stage: Stage, folder: Path) -> Iterator[Sample]:
+def _samples(stage: Stage, states: Container[str], folder: Path) -> Iterator[Sample]:
     if not folder.is_dir():
         raise Misconfigured.of("trials.no_samples", folder=folder)
-    states = {state.name for state in stage.states}
     for argument, exchange in stage.exchanges.items():
-        if argument in states:
+        if exchange.is_previous and exchange.stage in states:
             continue
         found = _sample(folder, argument)
         if found is not None:
@@ -197,7 +199,7 @@ class _Described:
         """Describe an input without rows; those of a sample are added when it has been read."""
         declared = declared_layout(self.flow, stage.name, exchange) if exchange.keys else PLAIN
         groups = key_group_range(declared.max_parallelism, stage.parallelism, subtask) if declared.keys else None
-        kept = next((each for each in stage.states if each.name == argument), None)
+        kept = states_of(self.flow.stages).get(exchange.stage)
         read = InputPartitions(
             argument=argument,
             stage=stage.name,
@@ -215,20 +217,21 @@ class _Described:
             key_groups=read.key_groups,
             filter=read.filter,
             declared_schema=exchange.schema,
-            state=None if kept is None else self._empty(kept),
+            state=None if kept is None else self._empty(kept, is_own=kept in stage.states),
         )
 
-    def _empty(self, kept: State) -> StateToRead:
-        """Describe a state that starts empty."""
+    def _empty(self, kept: State, *, is_own: bool) -> StateToRead:
+        """Describe a state that starts empty, to the stage that keeps it or to one that only reads it."""
+        epoch = epoch_of(self.interval[0]) if is_own else None
         if kept.kind is not StateKind.KEYED:
-            return StateToRead(state=kept)
+            return StateToRead(state=kept, epoch=epoch)
         until = expired_until(kept, self.epoch)
         return StateToRead(
             state=kept,
             tallies=(),
             updated=0 if until is None else epoch_seconds(self.epoch),
             expired_until=until,
-            epoch=epoch_of(self.interval[0]),
+            epoch=epoch,
         )
 
     def _splits(self, stage: Stage) -> Sequence[Any]:

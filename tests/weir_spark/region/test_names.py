@@ -179,7 +179,9 @@ BY_KEY = Layout(("k",), 128)
 
 
 def kept(declared):
-    state = StateToRead(state=declared, files=(), tallies=(), updated=0, expired_until=None, is_full=False)
+    state = StateToRead(
+        state=declared, files=(), tallies=(), updated=0, expired_until=None, is_full=False, epoch="20130101T000000Z"
+    )
     layout = BY_KEY if declared.keys else PLAIN
     return InputToRead(
         argument=declared.name,

@@ -36,6 +36,7 @@ EMPTY = StateToRead(
     updated=0,
     expired_until=None,
     is_full=False,
+    epoch="20130101T000000Z",
 )
 
 

@@ -22,7 +22,18 @@ from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
 
 import weir
 from weir.coordination.services import Services
-from weir.dataflow import Dataflow, Stage, blocking, cached, expectations, keyed_state, previous, sink, source
+from weir.dataflow import (
+    Dataflow,
+    Stage,
+    blocking,
+    cached,
+    expectations,
+    keyed_state,
+    pipelined,
+    previous,
+    sink,
+    source,
+)
 from weir.errors import Misconfigured
 from weir.formats.programs import TrialAnswer, TrialRequest
 from weir.ledger.database.tables import AttemptRow, LeaseRow, ResultRow, Table
@@ -56,6 +67,9 @@ def aircraft(ctx, clean, history):
     rows = today.join(history.read(), "tail", "left").select("tail", total)
     history.upsert(rows)
     return rows
+
+def compared(ctx, aircraft, before):
+    return aircraft.join(before.read(aircraft).withColumnRenamed("n", "before"), "tail", "left")
 
 def known(ctx, aircraft, before):
     return aircraft.where("n > 0").unionByName(before)
@@ -360,6 +374,21 @@ def test_samples_take_the_place_of_inputs_and_are_divided_as_they_are(trials, sa
     assert rows == [("a", 2), ("b", 1)]
     assert outcome.changes == {"history": (2, 2)}
     assert "the state history is empty, as in the first epoch" in outcome.trial.notes
+
+
+def test_a_state_that_the_stage_only_reads_is_empty_on_samples_and_that_of_the_epoch_before_on_a_run(trials, samples):
+    reads = {"aircraft": pipelined("aircraft"), "before": previous("history")}
+    compared = Stage("compared", trials.function("compared"), reads, parallelism=2)
+    flow = Dataflow("flow", [*trials.stages(), compared, sink(compared, "more")])
+    (samples / "aircraft.csv").write_text("tail,n\na,2\n")
+    outcome, rows = trials.tried("compared", flow=flow, samples=samples)
+    assert (rows, outcome.changes) == ([("a", 2, None)], {})
+    assert outcome.trial.notes[-2:] == (
+        "the state history is empty, as in the first epoch",
+        "subtask 0 reads all rows of the samples: only in a run they are divided index to index",
+    )
+    _, rows = trials.tried("compared", flow=flow, epoch="2013-01-02")
+    assert rows == [("t0", 8, 4), ("t1", 8, 4), ("t2", 8, 4), ("t3", 6, 3), ("t4", 6, 3)]
 
 
 def test_a_notebook_gets_the_rows_of_the_stage_that_a_dag_file_declares(trials):

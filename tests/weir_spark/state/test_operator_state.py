@@ -66,9 +66,7 @@ def given_as(jobs, state, before):
             argument=state.name, layout=PLAIN, spark_schema="", partitions=(), declared_schema=state.schema
         )
     )
-    return replace(
-        read, state=StateToRead(state=state, files=(), tallies=None, updated=0, expired_until=None, is_full=False)
-    )
+    return replace(read, state=StateToRead(state=state, epoch="20130101T000000Z"))
 
 
 @pytest.fixture
