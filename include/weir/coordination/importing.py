@@ -133,7 +133,10 @@ def enter_run(session: Session, record: RunRecord) -> tuple[RunRow, bool]:
     row.interval_start, row.interval_end = (datetime.fromisoformat(each) for each in record.interval)
     row.dag_id, row.run_id, row.task_prefix = record.dag_id, record.run_id, record.task_prefix
     row.pinned, row.parameters, row.predecessor = record.pinned, record.parameters, record.predecessor
-    row.archive = record.archive or None
+    if is_pinned_anew or record.restored_in >= (row.restored_in or 0):
+        row.archive, row.restored_in = record.archive or None, record.restored_in
+    else:  # the store does not tell yet of the last restore, which has taken the code's pin away
+        row.is_record_due = True
     seal = record.seal
     row.sealed_at = None if seal is None else datetime.fromisoformat(seal.at)
     row.sealed_why, row.sealed_clears = (None, None) if seal is None else (seal.why, seal.clears)
@@ -238,7 +241,7 @@ def enter_attempts(
     """Enter all candidates, chosen and restored ones as committed, others as fenced.
 
     Of two attempts with the same try number the chosen one keeps it, else the one that is known; the other gets a
-    number below 1, as those of a deleted DagRun.
+    number below 1, as those of a deleted DagRun. Generations of before the last restore of the run do not count.
     """
     chosen_ids = {each.attempt for each in chosen.values()}
     for candidate in found:
@@ -258,6 +261,8 @@ def enter_attempts(
                 row.state, row.error = AttemptState.COMMITTED.value, None
             elif row.state == AttemptState.COMMITTED.value and row.try_number > candidate.manifest.try_number:
                 row.state = AttemptState.FENCED.value
+    if run.restored_in:
+        forget_generations(session, run.id, before=run.restored_in)
 
 
 def _attempt(run: str, region: RegionId, try_number: int | None = None) -> Any:

@@ -115,6 +115,7 @@ def record_of(session: Session, row: RunRow) -> RunRecord:
         created_at=_iso(row.created_at),
         abandoned=tuple(row.abandoned or ()),
         archive=row.archive or "",
+        restored_in=row.restored_in,
         ranges=ranges_of(session, row.id),
         corrected=corrections_of(session, row.id),
         datasets=tuple(resolved_inputs(session, row.id)),

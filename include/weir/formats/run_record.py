@@ -86,6 +86,9 @@ class RunRecord:
     abandoned: tuple[str, ...] = field(default=())
     archive: str = ""
     """The fingerprint of the archive of code that the run is pinned to; empty where none is known."""
+    restored_in: int = 0
+    """The lineage that its last restore began (0: none). The code of attempts of earlier lineages does not count: what
+    has to be computed runs what is deployed."""
     revision: int = 0
     """The revision of the dataflow in the ledger that its writer had last seen committed (0: none)."""
     ledger: str = ""

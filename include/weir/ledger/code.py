@@ -83,9 +83,13 @@ def generations_of(session: Session, run: str, regions: Collection[str]) -> list
     return sorted(found, key=lambda each: (each.generation.number, each.began_at))
 
 
-def forget_generations(session: Session, run: str) -> None:
-    """Count the generations of a run's tasks from 1 again: it is pinned anew, and its results so far are gone."""
-    session.execute(update(AttemptRow).where(AttemptRow.run == run).values(generation=None))
+def forget_generations(session: Session, run: str, before: int | None = None) -> None:
+    """Count the generations of a run's tasks from 1 again: it is pinned anew, or was restored.
+
+    With `before`, only those of attempts of earlier lineages are forgotten.
+    """
+    query = update(AttemptRow).where(AttemptRow.run == run)
+    session.execute((query if before is None else query.where(AttemptRow.lineage < before)).values(generation=None))
 
 
 def subtasks_done(session: Session, run: str, stages: Iterable[str]) -> int:

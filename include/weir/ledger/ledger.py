@@ -48,7 +48,7 @@ from weir.ledger.database.revision import (
 from weir.ledger.database.sqlite import sqlite_engine, sqlite_error
 from weir.ledger.database.tables import DataflowRow
 
-HEAD = "eb10d18acbd5"
+HEAD = "287b33198ad3"
 """The revision of the tables, which is their fingerprint: a ledger at any other is refused."""
 
 _EXPECTED = "sqlite:////path/ledger.db or postgresql+psycopg2://USER:PASSWORD@HOST/DATABASE"

@@ -126,7 +126,9 @@ class InStore:
     @property
     def lineage(self) -> int:
         """The highest lineage in these files."""
-        return max((each.lineage for each in self._documents() if isinstance(each, Manifest | Checkpoint)), default=0)
+        made = (each.lineage for each in self._documents() if isinstance(each, Manifest | Checkpoint))
+        restored = (each.record.restored_in for each in self.epochs if each.record is not None)
+        return max((*made, *restored), default=0)
 
     def _documents(self) -> Iterator[Checkpoint | Manifest | Pointer | RunRecord]:
         for epoch in self.epochs:

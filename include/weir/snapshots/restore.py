@@ -309,7 +309,7 @@ def _commit(
     enter_results(session, row.id, made, services.now())
     # What follows a restore runs what is deployed: so does the restored run, where it has to compute anything.
     forget_generations(session, row.id)
-    row.archive, row.is_record_due = None, True
+    row.archive, row.restored_in, row.is_record_due = None, dataflow.lineage, True
     state = run_state(session, run, topology)
     replaced = [each.partition for each in partitions]
     is_as_restored = plan.is_repinned or not row.has_dag_run

@@ -25,6 +25,7 @@ RECORD = RunRecord(
     created_at="2013-01-02T00:00:05+00:00",
     abandoned=("t0001-0123456789ab",),
     archive="0e" * 32,
+    restored_in=3,
     ledger="0f0e0d0c-0b0a-4908-8706-050403020100",
     revision=41,
     ranges={

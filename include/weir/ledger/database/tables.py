@@ -76,7 +76,8 @@ class RunRow(Table):
     when all is released that ever will be, `deleted_at` since when Airflow has no such run, and `expired_at` since when
     its manifests and records are deleted, too. `abandoned` are its attempts from before its last pin; with
     `is_record_due` its record in the store has to be written before an attempt of it computes. `archive` is the
-    fingerprint of the code that it is pinned to. `sealed_at` is since when it is sealed, `sealed_why` the reason, and
+    fingerprint of the code that it is pinned to, and `restored_in` the lineage that its last restore began: generations
+    of attempts of earlier lineages do not count. `sealed_at` is since when it is sealed, `sealed_why` the reason, and
     `sealed_clears` how often Airflow had cleared its DagRun then.
     """
 
@@ -110,6 +111,7 @@ class RunRow(Table):
     abandoned: Mapped[list[Any] | None]
     is_record_due: Mapped[bool] = mapped_column(Boolean, default=False)
     archive: Mapped[str | None] = mapped_column(String(64))
+    restored_in: Mapped[int] = mapped_column(Integer, default=0)
     sealed_at: Mapped[datetime | None]
     sealed_why: Mapped[str | None] = mapped_column(Prose)
     sealed_clears: Mapped[int | None]
