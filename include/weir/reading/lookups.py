@@ -72,6 +72,10 @@ class CachedRows:
         find = bisect_right if after else bisect_left
         return find(range(end), key, lo=begin, key=lambda at: ordered([each[at].as_py() for each in columns]))
 
+    def key_at(self, at: int) -> _Ordered:
+        """Return the key of a row."""
+        return ordered([each[at].as_py() for each in self._keys])
+
 
 def ordered(values: Sequence[Any]) -> _Ordered:
     """Return key values that compare as the files are sorted."""
@@ -121,7 +125,7 @@ class Lookups:
         for rows in self._files(group):
             for each in rows:
                 at = each.first(group, wanted, after=False)
-                if at < each.first(group, wanted, after=True):
+                if at < each.bounds(group)[1] and each.key_at(at) == wanted:
                     (row,) = each.table.slice(at, 1).to_pylist()
                     return self._user_columns(row) if self._is_visible(row) else None
         return None

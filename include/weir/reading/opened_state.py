@@ -81,6 +81,7 @@ class OpenedState(Opened):
     def __init__(self, store: Store, at: StateAt, lease: ReadLease | None, closing: ExitStack) -> None:
         super().__init__(store, lease, closing)
         self._at = at
+        self._whole: Shape | None = None
 
     @property
     def name(self) -> str:
@@ -169,7 +170,9 @@ class OpenedState(Opened):
     @property
     def shape(self) -> Shape:
         """The columns, keys and expiry of the rows."""
-        return self._shape()
+        if self._whole is None:
+            self._whole = self._shape()
+        return self._whole
 
     @property
     def divided_by(self) -> tuple[str, ...]:
@@ -178,14 +181,14 @@ class OpenedState(Opened):
 
     def typed_key(self, values: Sequence[Any]) -> dict[str, Any]:
         """Return a key in the types of its columns. Raises Misconfigured for what cannot be one."""
-        return self._key(values, self._shape())
+        return self._key(values, self.shape)
 
     def typed_prefix(self, values: Sequence[Any]) -> dict[str, Any]:
         """Return the first values of a key in the types of their columns. Raises Misconfigured for what is none."""
         least = self.divided_by
         if not len(least) <= len(values) <= len(self.keys):
             raise Misconfigured.of("reading.prefix_too_short", name=self.name, least=least, keys=self.keys)
-        fields, names = self._shape().columns, self.keys[: len(values)]
+        fields, names = self.shape.columns, self.keys[: len(values)]
         return {name: _typed(name, value, fields.field(name).type) for name, value in zip(names, values, strict=True)}
 
     def group_of(self, key: Mapping[str, Any]) -> int:

@@ -1,13 +1,17 @@
 """Look-ups in an open state: what a key, several keys and a page of a prefix give, and what they read."""
 
+import random
+
 import pytest
 from tests.messages.kinds import of_kind
+from tests.weir.reading.map_state import opened
 from tests.weir.reading.state_world import epoch, history, keeps_state, run_days
 
 import weir
 from weir.errors import Misconfigured
 from weir.reading.availability import Unreadable
 from weir.reading.lookups import Lookups, RowGroupCache
+from weir.store.store import Store
 
 
 @pytest.fixture
@@ -73,3 +77,37 @@ def test_a_closed_state_is_not_looked_up(days):
         lookups.get(["N2"])
     with pytest.raises(Misconfigured, check=of_kind("reading.lease_ended")):
         lookups.get(["N2"])
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("limit", [1, 2, 7])
+def test_the_pages_of_a_prefix_are_what_a_dictionary_has_by_key(tmp_path, seed, limit):
+    chance = random.Random(seed)
+    carts, products = [None, "a", "b", "é", "z"], [None, -1, *range(12)]
+    epochs = [
+        {
+            (chance.choice(carts), chance.choice(products)): chance.choice([1, 2, None, "deleted", "deleted"])
+            for _ in range(chance.randrange(40))
+        }
+        for _ in range(4)
+    ]
+    model = {key: n for changes in epochs for key, n in changes.items()}
+    known = {key: n for key, n in model.items() if n != "deleted"}
+    (tmp_path / "store").mkdir()
+    store = Store.open(str(tmp_path / "store"))
+    lookups = Lookups(opened(store, epochs), RowGroupCache())
+    for cart in carts:
+        own = sorted((p for c, p in known if c == cart), key=lambda p: (p is not None, p or 0))
+        found, after = [], None
+        while True:
+            page = lookups.scan([cart], limit, after)
+            assert len(page.rows) <= limit
+            found += page.rows
+            after = page.next_after
+            if after is None:
+                break
+        assert found == [{"c": cart, "p": p, "n": known[cart, p]} for p in own]
+        for product in products:
+            expected = [{"c": cart, "p": product, "n": known[cart, product]}] if (cart, product) in known else []
+            assert lookups.scan([cart, product], limit).rows == expected
+            assert [row for row in [lookups.get([cart, product])] if row] == expected
