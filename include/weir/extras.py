@@ -27,6 +27,8 @@ EXTRAS: Final = {
     "deltalake": "delta",
     "pyiceberg": "iceberg",
     "confluent_kafka": "kafka",
+    "starlette": "serve",
+    "uvicorn": "serve",
 }
 """The extra that brings a module. Where Spark runs on the machine itself, `local` does in the place of `connect`."""
 

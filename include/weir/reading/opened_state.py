@@ -7,7 +7,7 @@ without a lease.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -29,7 +29,7 @@ from weir.reading.opened import Opened
 from weir.state.assigned import files_to_read
 from weir.state.file_rules import oldest_first, sorted_runs
 from weir.state.spark_schema import arrow_schema
-from weir.state.state_files import Gone, Shape, newest, of_key, read_rows
+from weir.state.state_files import Gone, Shape, newest, of_key, read_row_groups, read_rows
 from weir.store.store import Store
 from weir.store.worker_threads import in_parallel
 from weir.topology.key_hash import key_group
@@ -81,6 +81,7 @@ class OpenedState(Opened):
     def __init__(self, store: Store, at: StateAt, lease: ReadLease | None, closing: ExitStack) -> None:
         super().__init__(store, lease, closing)
         self._at = at
+        self._whole: Shape | None = None
 
     @property
     def name(self) -> str:
@@ -155,11 +156,8 @@ class OpenedState(Opened):
         """
         self._require_open()
         shape = self._shape()
-        asked = self._key(key, shape)
-        divided_by = self._at.state.divided_by
-        types = key_types(self._at.spark_schema, divided_by, f"state {self.name}")
-        values = [asked[name] for name in divided_by]
-        group = key_group(list(zip(types, values, strict=True)), self._at.max_parallelism)
+        asked = self.typed_key(key)
+        group = self.group_of(asked)
         for part in self.partitions:
             for file in reversed(part.files):
                 if file.key_groups[0] <= group <= file.key_groups[1]:
@@ -168,6 +166,53 @@ class OpenedState(Opened):
                         found = newest([rows], shape).select(shape.columns.names).to_pylist()
                         return found[0] if found else None
         return None
+
+    @property
+    def shape(self) -> Shape:
+        """The columns, keys and expiry of the rows."""
+        if self._whole is None:
+            self._whole = self._shape()
+        return self._whole
+
+    @property
+    def divided_by(self) -> tuple[str, ...]:
+        """The key columns that make the key group: the least prefix of a key that can be looked up."""
+        return self._at.state.divided_by
+
+    def typed_key(self, values: Sequence[Any]) -> dict[str, Any]:
+        """Return a key in the types of its columns. Raises Misconfigured for what cannot be one."""
+        return self._key(values, self.shape)
+
+    def typed_prefix(self, values: Sequence[Any]) -> dict[str, Any]:
+        """Return the first values of a key in the types of their columns. Raises Misconfigured for what is none."""
+        least = self.divided_by
+        if not len(least) <= len(values) <= len(self.keys):
+            raise Misconfigured.of("reading.prefix_too_short", name=self.name, least=least, keys=self.keys)
+        fields, names = self.shape.columns, self.keys[: len(values)]
+        return {name: _typed(name, value, fields.field(name).type) for name, value in zip(names, values, strict=True)}
+
+    def group_of(self, key: Mapping[str, Any]) -> int:
+        """Return the key group of a key or prefix."""
+        types = key_types(self._at.spark_schema, self.divided_by, f"state {self.name}")
+        values = [key[name] for name in self.divided_by]
+        return key_group(list(zip(types, values, strict=True)), self._at.max_parallelism)
+
+    def files_of(self, group: int) -> list[tuple[OpenStatePartition, StateFile]]:
+        """Return the files that name a key group, newest first. Raises Misconfigured if this is closed."""
+        self._require_open()
+        return [
+            (part, file)
+            for part in self.partitions
+            for file in reversed(part.files)
+            if file.key_groups[0] <= group <= file.key_groups[1]
+        ]
+
+    def row_group(self, part: OpenStatePartition, file: StateFile, number: int, schema: pa.Schema) -> pa.Table:
+        """Read one row group. Raises Unreadable for a file that is gone or damaged."""
+        try:
+            return read_row_groups(self._store, file, schema, [number])
+        except Gone as error:
+            raise self._lost(part, error) from None
 
     def arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Read all rows, or some columns of them, into memory; each row group is compared with its recorded SHA-256.
@@ -245,9 +290,12 @@ class OpenedState(Opened):
         try:
             return read_rows(self._store, file, schema, groups)
         except Gone as error:
-            fault = Fault.DAMAGED if error.is_there else Fault.MISSING
-            loss = Loss(self.run, self.name, part.subtask, part.layout, part.attempt, fault, error.detail)
-            raise Unreadable([loss], self._at.advice) from None
+            raise self._lost(part, error) from None
+
+    def _lost(self, part: OpenStatePartition, error: Gone) -> Unreadable:
+        fault = Fault.DAMAGED if error.is_there else Fault.MISSING
+        loss = Loss(self.run, self.name, part.subtask, part.layout, part.attempt, fault, error.detail)
+        return Unreadable([loss], self._at.advice)
 
 
 def _typed(name: str, value: Any, kind: pa.DataType) -> Any:

@@ -36,12 +36,22 @@ class Gone(Exception):
 def read_rows(store: Store, file: StateFile, schema: pa.Schema, key_groups: tuple[int, int]) -> pa.Table:
     """Return the rows of the inclusive key groups of `file`, with the columns of `schema`. Raises Gone."""
     first, last = max(file.key_groups[0], key_groups[0]), min(file.key_groups[1], key_groups[1])
+    return of_key_groups(read_row_groups(store, file, schema, row_groups_of(file, (first, last))), (first, last))
+
+
+def row_groups_of(file: StateFile, key_groups: tuple[int, int]) -> list[int]:
+    """Return the numbers of the row groups that may hold rows of an inclusive range of key groups."""
     groups = [segment for segment in file.file.segments if not segment.is_tail]
-    wanted = [
+    return [
         number
         for number, segment in enumerate(groups)
-        if segment.key_groups is None or overlap(segment.key_groups, (first, last))
+        if segment.key_groups is None or overlap(segment.key_groups, key_groups)
     ]
+
+
+def read_row_groups(store: Store, file: StateFile, schema: pa.Schema, wanted: Sequence[int]) -> pa.Table:
+    """Return the rows of some row groups of `file`, with the columns of `schema`. Raises Gone."""
+    groups = [segment for segment in file.file.segments if not segment.is_tail]
     tails = [segment for segment in file.file.segments if segment.is_tail]
     source = _Fetched(store, file, [*(groups[number] for number in wanted), *tails])
     with pq.ParquetFile(source, page_checksum_verification=True, coerce_int96_timestamp_unit="us") as parquet:
@@ -50,7 +60,7 @@ def read_rows(store: Store, file: StateFile, schema: pa.Schema, key_groups: tupl
             raise Internal.of("state.row_groups_differ", file_path=file.path, found=len(numbers), recorded=len(groups))
         present = [name for name in schema.names if name in parquet.schema_arrow.names]
         table = parquet.read_row_groups([numbers[number] for number in wanted], columns=present)
-    return of_key_groups(as_stored(table, schema), (first, last))
+    return as_stored(table, schema)
 
 
 class _Fetched(Seekable):

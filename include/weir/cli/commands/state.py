@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +21,7 @@ from weir.cli.tables import print_line, text, value
 from weir.coordination.services import Services
 from weir.environment import opened_services
 from weir.errors import Misconfigured
+from weir.extras import needed_for
 from weir.views.states import keyed_state_views, row_fields, where_of
 
 if TYPE_CHECKING:
@@ -158,6 +161,30 @@ def sql(
         where = {**where_of(first), "state": sorted(opened), "stale": is_stale}
         headline = f"{', '.join(sorted(opened))} at the end of {first.run}{_STALE if is_stale else ''}"
         _print_report([table], headline, where, None, as_json=as_json)
+
+
+@state_app.command()
+def serve(
+    served: Annotated[list[str], typer.Argument(metavar="DATAFLOW[.STATE]...", help="What is served.")],
+    tokens: Annotated[Path, typer.Option(help="A file of tokens, one a line, that only its owner can read.")],
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 for any that is free.")] = 8095,
+    cache: Annotated[int, typer.Option(help="The most MiB of rows that are kept in memory.")] = 1024,
+) -> None:
+    """Answer look-ups of rows over HTTP, read only, until it is interrupted."""
+    with needed_for("The service", "this command runs"):
+        import uvicorn  # noqa: PLC0415  an extra
+
+        from weir.cli.state_service import StateService, read_tokens  # noqa: PLC0415
+    from weir.reading.lookups import RowGroupCache  # noqa: PLC0415  pyarrow is slow to import
+
+    known = read_tokens(tokens)
+    with (
+        opened_services() as services,
+        contextlib.closing(StateService(services, served, known, RowGroupCache(cache << 20))) as of,
+    ):
+        server = uvicorn.Server(uvicorn.Config(of.app, host=host, port=port, log_level="info", access_log=False))
+        server.run()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,200 @@
+"""Looks up rows of an open state without Spark: by key, several keys, and by a prefix of the key in pages.
+
+Invariants: each row group is read once, by file name, as long as the bound of the cache allows: files never change. Of
+all rows of a key the newest file's wins, and a deleted or expired one hides the older ones. A null equals a null.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from weir.errors import Misconfigured
+from weir.reading.opened_state import OpenedState
+from weir.state.state_files import DELETED, UPDATED, row_groups_of
+from weir.topology.partitions import KEY_GROUP_COLUMN
+
+MOST_ROWS: Final = 10_000
+"""The most rows of a page."""
+
+CACHED_BYTES: Final = 1 << 30
+"""The default bound of a cache, in bytes of rows as Arrow holds them."""
+
+Row = dict[str, Any]
+_Ordered = tuple[tuple[bool, Any], ...]
+"""Values of key columns as the files are sorted by them: nulls first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Rows by key, and the key after which the next page begins; None where there is none."""
+
+    rows: list[Row]
+    next_after: tuple[Any, ...] | None
+
+
+class CachedRows:
+    """The rows of one row group, sorted by key group and key."""
+
+    def __init__(self, table: pa.Table, keys: Sequence[str]) -> None:
+        names = (KEY_GROUP_COLUMN, *keys)
+        valid = [pc.cast(table.column(name).is_valid(), pa.int8()) for name in names]  # nulls come first
+        columns = [each for at, name in enumerate(names) for each in (valid[at], table.column(name))]
+        order = pa.table(columns, names=[str(at) for at in range(len(columns))])
+        by = [(name, "ascending") for name in order.column_names]
+        self.table = table.take(pc.sort_indices(order, sort_keys=by)).combine_chunks()
+        self.bytes = self.table.nbytes
+        arrays = [self.table.column(name).combine_chunks() for name in names]
+        self._group, *self._keys = arrays
+        self._bounds: dict[int, tuple[int, int]] = {}
+
+    def bounds(self, group: int) -> tuple[int, int]:
+        """Return where the rows of a key group begin and end."""
+        found = self._bounds.get(group)
+        if found is None:
+            rows = range(self.table.num_rows)
+            begin = bisect_left(rows, group, key=lambda at: self._group[at].as_py())
+            found = begin, bisect_right(rows, group, lo=begin, key=lambda at: self._group[at].as_py())
+            self._bounds[group] = found
+        return found
+
+    def first(self, group: int, key: _Ordered, *, after: bool) -> int:
+        """Return the first row of a key group whose key begins with `key` or is greater; or `after` all of these."""
+        begin, end = self.bounds(group)
+        columns = self._keys[: len(key)]
+        find = bisect_right if after else bisect_left
+        return find(range(end), key, lo=begin, key=lambda at: ordered([each[at].as_py() for each in columns]))
+
+    def key_at(self, at: int) -> _Ordered:
+        """Return the key of a row."""
+        return ordered([each[at].as_py() for each in self._keys])
+
+
+def ordered(values: Sequence[Any]) -> _Ordered:
+    """Return key values that compare as the files are sorted."""
+    return tuple((value is not None, value) for value in values)
+
+
+@dataclass(slots=True)
+class RowGroupCache:
+    """Row groups that were read, up to a number of bytes; those that were not used for longest leave first."""
+
+    most_bytes: int = CACHED_BYTES
+    _held: OrderedDict[tuple[str, ...], CachedRows] = field(default_factory=OrderedDict)
+    _bytes: int = 0
+    _lock: Lock = field(default_factory=Lock)
+
+    def get(self, key: tuple[str, ...], read: Callable[[], CachedRows]) -> CachedRows:
+        """Return what is held, or read it."""
+        with self._lock:
+            found = self._held.get(key)
+            if found is not None:
+                self._held.move_to_end(key)
+                return found
+        found = read()
+        with self._lock:
+            if key not in self._held:
+                self._held[key] = found
+                self._bytes += found.bytes
+            while self._bytes > self.most_bytes and self._held:
+                _, dropped = self._held.popitem(last=False)
+                self._bytes -= dropped.bytes
+        return found
+
+
+class Lookups:
+    """Look-ups in one open state; the cache may be shared by all states and epochs of one store."""
+
+    def __init__(self, opened: OpenedState, cache: RowGroupCache) -> None:
+        self.opened = opened
+        self._cache, self._shape = cache, opened.shape
+        self._stored = self._shape.stored
+        self._schema = str(self._stored)
+
+    def get(self, key: Sequence[Any]) -> Row | None:
+        """Return the row of a key, its values in order, also as text. Raises Misconfigured, Unreadable, Retryable."""
+        asked = self.opened.typed_key(key)
+        group, wanted = self.opened.group_of(asked), ordered(list(asked.values()))
+        for rows in self._files(group):
+            for each in rows:
+                at = each.first(group, wanted, after=False)
+                if at < each.bounds(group)[1] and each.key_at(at) == wanted:
+                    (row,) = each.table.slice(at, 1).to_pylist()
+                    return self._user_columns(row) if self._is_visible(row) else None
+        return None
+
+    def get_many(self, keys: Sequence[Sequence[Any]]) -> list[Row | None]:
+        """Return the row of each key, in order; None where there is none. Raises as `get`."""
+        return [self.get(key) for key in keys]
+
+    def scan(self, prefix: Sequence[Any], limit: int, after: Sequence[Any] | None = None) -> Page:
+        """Return up to `limit` rows whose key begins with `prefix`, by key, after that of the page before.
+
+        A prefix has all columns that make the key group. Raises Misconfigured, Unreadable, Retryable.
+        """
+        if not 1 <= limit <= MOST_ROWS:
+            raise Misconfigured.of("reading.page_limit_malformed", limit=limit, most=MOST_ROWS)
+        asked = self.opened.typed_prefix(prefix)
+        group, begins = self.opened.group_of(asked), ordered(list(asked.values()))
+        last = None if after is None else ordered(list(self.opened.typed_key(after).values()))
+        found: list[Row] = []
+        while True:
+            merged, bound = self._merged(group, begins, last, limit + 1)
+            found += [merged[key] for key in sorted(merged) if self._is_visible(merged[key])]
+            if bound is None or len(found) > limit:
+                break
+            last = bound
+        shown = [self._user_columns(row) for row in found[:limit]]
+        more = tuple(shown[-1][name] for name in self.opened.keys) if len(found) > limit else None
+        return Page(shown, more)
+
+    def _merged(
+        self, group: int, begins: _Ordered, last: _Ordered | None, most: int
+    ) -> tuple[dict[_Ordered, Row], _Ordered | None]:
+        """Return the newest rows after `last`, up to a key beyond which a file has more that was not read."""
+        merged: dict[_Ordered, Row] = {}
+        bounds = []
+        for rows in self._files(group):
+            own: list[Row] = []
+            for each in rows:
+                at = each.first(group, begins, after=False)
+                if last is not None:
+                    at = max(at, each.first(group, last, after=True))
+                end = each.first(group, begins, after=True)
+                own += each.table.slice(at, max(0, min(end - at, most - len(own)))).to_pylist()
+            for row in own:
+                merged.setdefault(self._key(row), row)
+            if len(own) == most:
+                bounds.append(self._key(own[-1]))
+        bound = min(bounds, default=None)
+        return {key: row for key, row in merged.items() if bound is None or key <= bound}, bound
+
+    def _files(self, group: int) -> Iterator[Iterator[CachedRows]]:
+        """Yield the row groups that may hold a key group, of each file, newest first."""
+        for part, file in self.opened.files_of(group):
+            yield (
+                self._cache.get(
+                    (file.path, file.file.sha256, str(number), self._schema),
+                    lambda part=part, file=file, number=number: CachedRows(  # type: ignore[misc]
+                        self.opened.row_group(part, file, number, self._stored), self.opened.keys
+                    ),
+                )
+                for number in row_groups_of(file, (group, group))
+            )
+
+    def _key(self, row: Mapping[str, Any]) -> _Ordered:
+        return ordered([row[name] for name in self.opened.keys])
+
+    def _is_visible(self, row: Mapping[str, Any]) -> bool:
+        until = self._shape.expired_until
+        return not row[DELETED] and (until is None or (row[UPDATED] is not None and row[UPDATED] > until))
+
+    def _user_columns(self, row: Mapping[str, Any]) -> Row:
+        return {name: row[name] for name in self._shape.columns.names}
