@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
-from functools import partial
+from functools import cached_property, partial
 from numbers import Real
 from typing import Any
 
@@ -81,7 +81,6 @@ class OpenedState(Opened):
     def __init__(self, store: Store, at: StateAt, lease: ReadLease | None, closing: ExitStack) -> None:
         super().__init__(store, lease, closing)
         self._at = at
-        self._whole: Shape | None = None
 
     @property
     def name(self) -> str:
@@ -167,12 +166,14 @@ class OpenedState(Opened):
                         return found[0] if found else None
         return None
 
-    @property
+    @cached_property
     def shape(self) -> Shape:
         """The columns, keys and expiry of the rows."""
-        if self._whole is None:
-            self._whole = self._shape()
-        return self._whole
+        return self._shape()
+
+    @cached_property
+    def _key_types(self) -> tuple[str, ...]:
+        return key_types(self._at.spark_schema, self.divided_by, f"state {self.name}")
 
     @property
     def divided_by(self) -> tuple[str, ...]:
@@ -193,9 +194,8 @@ class OpenedState(Opened):
 
     def group_of(self, key: Mapping[str, Any]) -> int:
         """Return the key group of a key or prefix."""
-        types = key_types(self._at.spark_schema, self.divided_by, f"state {self.name}")
         values = [key[name] for name in self.divided_by]
-        return key_group(list(zip(types, values, strict=True)), self._at.max_parallelism)
+        return key_group(list(zip(self._key_types, values, strict=True)), self._at.max_parallelism)
 
     def files_of(self, group: int) -> list[tuple[OpenStatePartition, StateFile]]:
         """Return the files that name a key group, newest first. Raises Misconfigured if this is closed."""
