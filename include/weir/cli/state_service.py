@@ -35,7 +35,6 @@ SHOWN: Final = 100
 
 _NOT_THERE: Final = {"reading.state_unknown", "ledger.dataflow_unknown", "cli.state_not_served"}
 _NO_EPOCH: Final = {"ledger.run_unknown", "ledger.run_not_begun", "reading.run_not_begun", "reading.no_run"}
-_BEING_MADE: Final = {Fault.STALE, Fault.NEVER_COMMITTED}
 
 Answer = Callable[[Lookups], dict[str, Any]]
 
@@ -152,15 +151,15 @@ class StateService:
 
 def _status(error: WeirError, *, is_epoch_named: bool) -> int:
     if isinstance(error, Unreadable):
-        is_being_made = any(loss.fault in _BEING_MADE for loss in error.losses)
-        return 410 if is_epoch_named and not is_being_made else 503
+        is_gone = all(loss.fault is Fault.MISSING for loss in error.losses)
+        return 410 if is_epoch_named and is_gone else 503
     if isinstance(error, Retryable):
         return 503
     kind = getattr(error.args[0] if error.args else None, "kind", "")
     if kind in _NOT_THERE:
         return 404
     if kind in _NO_EPOCH:
-        return 410 if is_epoch_named else 503
+        return 404 if is_epoch_named else 503
     return 400 if isinstance(error, Misconfigured) else 500
 
 

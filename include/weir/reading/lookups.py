@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -49,32 +49,64 @@ class CachedRows:
         columns = [each for at, name in enumerate(names) for each in (valid[at], table.column(name))]
         order = pa.table(columns, names=[str(at) for at in range(len(columns))])
         by = [(name, "ascending") for name in order.column_names]
-        self.table = table.take(pc.sort_indices(order, sort_keys=by)).combine_chunks()
-        self.bytes = self.table.nbytes
-        arrays = [self.table.column(name).combine_chunks() for name in names]
-        self._group, *self._keys = arrays
+        sorted_ = table.take(pc.sort_indices(order, sort_keys=by))
+        self._columns = {name: sorted_.column(name).combine_chunks() for name in sorted_.column_names}
+        self._keys = [(_value_at(self._columns[name]), _comparable(self._columns[name].type)) for name in keys]
+        self._group = _value_at(self._columns[KEY_GROUP_COLUMN])
+        self._rows = range(sorted_.num_rows)
         self._bounds: dict[int, tuple[int, int]] = {}
+        self.bytes = sorted_.nbytes
 
-    def bounds(self, group: int) -> tuple[int, int]:
-        """Return where the rows of a key group begin and end."""
+    def rows_of(self, group: int, key: Sequence[Any]) -> tuple[int, int]:
+        """Return where the rows of a key group begin and end whose key begins with `key`, or where they would be."""
         found = self._bounds.get(group)
         if found is None:
-            rows = range(self.table.num_rows)
-            begin = bisect_left(rows, group, key=lambda at: self._group[at].as_py())
-            found = begin, bisect_right(rows, group, lo=begin, key=lambda at: self._group[at].as_py())
-            self._bounds[group] = found
+            found = self._bounds[group] = self._within((0, len(self._rows)), self._group, (True, group))
+        for (value_at, comparable), value in zip(self._keys, key, strict=False):
+            wanted = (False, None) if value is None else (True, comparable(value))
+            found = self._within(found, value_at, wanted)
         return found
 
-    def first(self, group: int, key: _Ordered, *, after: bool) -> int:
-        """Return the first row of a key group whose key begins with `key` or is greater; or `after` all of these."""
-        begin, end = self.bounds(group)
-        columns = self._keys[: len(key)]
-        find = bisect_right if after else bisect_left
-        return find(range(end), key, lo=begin, key=lambda at: ordered([each[at].as_py() for each in columns]))
+    def row(self, at: int) -> Row:
+        """Return a row, with Weir's own columns."""
+        return {name: column[at].as_py() for name, column in self._columns.items()}
 
-    def key_at(self, at: int) -> _Ordered:
-        """Return the key of a row."""
-        return ordered([each[at].as_py() for each in self._keys])
+    def _within(
+        self, rows: tuple[int, int], value_at: Callable[[int], tuple[bool, Any]], wanted: tuple[bool, Any]
+    ) -> tuple[int, int]:
+        begin, end = bisect_left(self._rows, wanted, *rows, key=value_at), rows[1]
+        if begin == end or value_at(begin) != wanted:
+            return begin, begin
+        if begin + 1 == end or value_at(begin + 1) != wanted:
+            return begin, begin + 1  # as for a whole key, of which there is one row
+        return begin, bisect_right(self._rows, wanted, begin, end, key=value_at)
+
+
+def _comparable(kind: pa.DataType) -> Callable[[Any], Any]:
+    """Return how a value of a type is compared with those of `_value_at`."""
+    return str.encode if pa.types.is_string(kind) else lambda value: value
+
+
+def _value_at(array: pa.Array) -> Callable[[int], tuple[bool, Any]]:
+    """Return what gives the value of a row as rows are sorted by it: nulls first, texts as their bytes."""
+    is_text, form = pa.types.is_string(array.type), _FORMS.get(str(array.type))
+    if array.null_count or (form is None and not is_text):
+        values = array.cast(pa.binary()) if is_text else array
+
+        def value_at(at: int) -> tuple[bool, Any]:
+            value = values[at].as_py()
+            return value is not None, value
+
+        return value_at
+    if form is None:
+        ends, data = memoryview(array.buffers()[1]).cast("i")[array.offset :], memoryview(array.buffers()[2] or b"")
+        return lambda at: (True, bytes(data[ends[at] : ends[at + 1]]))
+    numbers = memoryview(array.buffers()[1]).cast(form)[array.offset :]
+    return lambda at: (True, numbers[at])
+
+
+_FORMS: Final[dict[str, Literal["b", "h", "i", "q"]]] = {"int8": "b", "int16": "h", "int32": "i", "int64": "q"}
+"""The formats of buffers by the types of Arrow."""
 
 
 def ordered(values: Sequence[Any]) -> _Ordered:
@@ -121,12 +153,12 @@ class Lookups:
     def get(self, key: Sequence[Any]) -> Row | None:
         """Return the row of a key, its values in order, also as text. Raises Misconfigured, Unreadable, Retryable."""
         asked = self.opened.typed_key(key)
-        group, wanted = self.opened.group_of(asked), ordered(list(asked.values()))
+        group, wanted = self.opened.group_of(asked), tuple(asked.values())
         for rows in self._files(group):
             for each in rows:
-                at = each.first(group, wanted, after=False)
-                if at < each.bounds(group)[1] and each.key_at(at) == wanted:
-                    (row,) = each.table.slice(at, 1).to_pylist()
+                begin, end = each.rows_of(group, wanted)
+                if begin < end:
+                    row = each.row(begin)
                     return self._user_columns(row) if self._is_visible(row) else None
         return None
 
@@ -142,21 +174,21 @@ class Lookups:
         if not 1 <= limit <= MOST_ROWS:
             raise Misconfigured.of("reading.page_limit_malformed", limit=limit, most=MOST_ROWS)
         asked = self.opened.typed_prefix(prefix)
-        group, begins = self.opened.group_of(asked), ordered(list(asked.values()))
-        last = None if after is None else ordered(list(self.opened.typed_key(after).values()))
+        group, begins = self.opened.group_of(asked), tuple(asked.values())
+        last = None if after is None else tuple(self.opened.typed_key(after).values())
         found: list[Row] = []
         while True:
             merged, bound = self._merged(group, begins, last, limit + 1)
             found += [merged[key] for key in sorted(merged) if self._is_visible(merged[key])]
             if bound is None or len(found) > limit:
                 break
-            last = bound
+            last = tuple(value for _, value in bound)
         shown = [self._user_columns(row) for row in found[:limit]]
         more = tuple(shown[-1][name] for name in self.opened.keys) if len(found) > limit else None
         return Page(shown, more)
 
     def _merged(
-        self, group: int, begins: _Ordered, last: _Ordered | None, most: int
+        self, group: int, begins: tuple[Any, ...], last: tuple[Any, ...] | None, most: int
     ) -> tuple[dict[_Ordered, Row], _Ordered | None]:
         """Return the newest rows after `last`, up to a key beyond which a file has more that was not read."""
         merged: dict[_Ordered, Row] = {}
@@ -164,11 +196,10 @@ class Lookups:
         for rows in self._files(group):
             own: list[Row] = []
             for each in rows:
-                at = each.first(group, begins, after=False)
+                begin, end = each.rows_of(group, begins)
                 if last is not None:
-                    at = max(at, each.first(group, last, after=True))
-                end = each.first(group, begins, after=True)
-                own += each.table.slice(at, max(0, min(end - at, most - len(own)))).to_pylist()
+                    begin = max(begin, each.rows_of(group, last)[1])
+                own += [each.row(at) for at in range(begin, min(end, begin + most - len(own)))]
             for row in own:
                 merged.setdefault(self._key(row), row)
             if len(own) == most:

@@ -300,8 +300,8 @@ class OpenedState(Opened):
 
 def _typed(name: str, value: Any, kind: pa.DataType) -> Any:
     """Return a key's value in the type of its column; text is parsed. Raises Misconfigured for an invalid value."""
-    if value is None:
-        return None
+    if value is None or (isinstance(value, str) and pa.types.is_string(kind)):
+        return value
     try:
         found = (pa.scalar(value).cast(kind) if isinstance(value, str) else pa.scalar(value, kind)).as_py()
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

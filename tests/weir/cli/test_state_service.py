@@ -1,7 +1,11 @@
 """`weir state serve`: what is answered over HTTP, and with which status what is not."""
 
 import json
+import re
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from http.client import HTTPConnection
 
@@ -39,14 +43,18 @@ class Served:
         self._thread.join()
         self._service.close()
 
-    def ask(self, path, body=None, bearer="a token", **headers):
-        connection = HTTPConnection(*self._socket.getsockname(), timeout=20)
-        given = {"Authorization": f"Bearer {bearer}", "Connection": "close", **headers}
-        connection.request("GET" if body is None else "POST", path, body, given)
-        answer = connection.getresponse()
-        text = answer.read()
-        connection.close()
-        return answer.status, json.loads(text) if text else None, answer.headers
+    def ask(self, path, body=None, **more):
+        return ask(self._socket.getsockname(), path, body, **more)
+
+
+def ask(address, path, body=None, bearer="a token", **headers):
+    connection = HTTPConnection(*address, timeout=20)
+    given = {"Authorization": f"Bearer {bearer}", "Connection": "close", **headers}
+    connection.request("GET" if body is None else "POST", path, body, given)
+    answer = connection.getresponse()
+    text = answer.read()
+    connection.close()
+    return answer.status, json.loads(text) if text else None, answer.headers
 
 
 @pytest.fixture
@@ -97,6 +105,7 @@ def test_what_has_not_changed_is_answered_304_until_a_newer_epoch_is_looked_for(
         ("/v1/dataflows/ladder/states/other/rows?key=N1", None, 404),
         ("/v1/dataflows/other/states/history/rows?key=N1", None, 404),
         (f"{ROWS}?key=N1&epoch={epoch(1)}", None, 410),
+        (f"{ROWS}?key=N1&epoch={epoch(9)}", None, 404),
     ],
 )
 def test_what_cannot_be_answered_is_said_with_its_status(served, path, body, status):
@@ -106,6 +115,41 @@ def test_what_cannot_be_answered_is_said_with_its_status(served, path, body, sta
 
 def test_an_epoch_that_is_gone_is_told_with_those_that_are_kept(served):
     assert "2 of 20130102T000000Z" in served.ask(f"{ROWS}?key=N1&epoch={epoch(1)}")[1]["error"]
+
+
+def test_while_a_correction_runs_the_rows_of_before_are_answered_as_stale_unless_fresh_ones_are_asked_for(days, served):
+    days.airflow.engine.plan[epoch(1)] = {"N1": 100, "N2": 200}
+    for subtask in (0, 1):
+        days.airflow.clear_by_hand("scheduled__2013-01-01", "aircraft-known", subtask)
+    for subtask in (0, 1):
+        days.airflow.step(days.airflow.task("scheduled__2013-01-01", "aircraft-known", subtask))
+    status, found, _ = served.ask(f"{ROWS}?key=N2")
+    assert (status, found["epoch"], found["stale"], found["rows"]) == (200, epoch(2), True, [{"tail": "N2", "n": 2}])
+    assert served.ask(f"{ROWS}?key=N2&fresh=true")[0] == 503
+    assert served.ask(f"{ROWS}?key=N2&epoch={epoch(2)}")[0] == 503
+    days.airflow.run_until_quiet()
+    served.now += 1
+    status, found, _ = served.ask(f"{ROWS}?key=N2&fresh=true")
+    assert (status, found["stale"], found["rows"]) == (200, False, [{"tail": "N2", "n": 200}])
+
+
+def test_the_command_serves_until_it_is_interrupted(days, tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.touch(mode=0o600)
+    tokens.write_text("a token\n")
+    words = ("state", "serve", "ladder.history", "--tokens", str(tokens), "--port", "0")
+    command = [sys.executable, "-m", "weir.cli.main", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            said = next(line for line in process.stderr if "running on" in line)
+            port = int(re.search(r"http://127\.0\.0\.1:(\d+)", said)[1])
+            assert ask(("127.0.0.1", port), f"{ROWS}?key=N1")[1]["rows"] == [{"tail": "N1", "n": 10}]
+        finally:
+            process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert "Traceback" not in rest
+    with days.ledger.transaction() as session:
+        assert list(session.scalars(select(LeaseRow))) == []
 
 
 def test_without_a_token_nothing_is_answered(served):

@@ -22,16 +22,16 @@ SCHEMA = (
 GROUPS = 8
 
 
-def opened(store, epochs, row_group_size=3):
+def opened(store, epochs, row_group_size=3, groups=GROUPS):
     """Open what changes leave, oldest first: of each, the new `n` of a pair (c, p), or "deleted"."""
     files = []
     for day, changes in enumerate(epochs, 1):
-        rows = [(key_group([("string", c)], GROUPS), c, p, n) for (c, p), n in changes.items()]
+        rows = [(key_group([("string", c)], groups), c, p, n) for (c, p), n in changes.items()]
         rows.sort(key=lambda row: (row[0], row[1] is not None, row[1] or "", row[2] is not None, row[2] or 0))
         if rows:
-            files.append(_file(store, day, rows, row_group_size))
+            files.append(_file(store, day, rows, row_group_size, groups))
     part = OpenStatePartition(
-        subtask=0, layout="", attempt="a", key_groups=(0, GROUPS - 1), rows=0, digest="", files=tuple(files)
+        subtask=0, layout="", attempt="a", key_groups=(0, groups - 1), rows=0, digest="", files=tuple(files)
     )
     at = StateAt(
         state=keyed_state("carts", key="c", map_key="p", schema="c STRING, p BIGINT, n BIGINT"),
@@ -40,7 +40,7 @@ def opened(store, epochs, row_group_size=3):
         epoch="1",
         checkpoint=None,
         spark_schema=SCHEMA,
-        max_parallelism=GROUPS,
+        max_parallelism=groups,
         expired_until=None,
         partitions=(part,),
         advice="",
@@ -48,7 +48,7 @@ def opened(store, epochs, row_group_size=3):
     return OpenedState(store, at, None, ExitStack())
 
 
-def _file(store, day, rows, row_group_size):
+def _file(store, day, rows, row_group_size, max_parallelism):
     groups, c, p, n = zip(*rows, strict=True)
     table = pa.table(
         {
@@ -63,4 +63,6 @@ def _file(store, day, rows, row_group_size):
     pq.write_table(table, buffer, row_group_size=row_group_size, write_page_checksum=True)
     store.create(f"carts/{day}/part-0.zstd.parquet", buffer.getvalue())
     (file,) = seal(store, f"carts/{day}")
-    return StateFile(folder=f"carts/{day}", file=file, epoch=f"201301{day:02}T000000Z", key_groups=(0, GROUPS - 1))
+    return StateFile(
+        folder=f"carts/{day}", file=file, epoch=f"201301{day:02}T000000Z", key_groups=(0, max_parallelism - 1)
+    )

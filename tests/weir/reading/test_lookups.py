@@ -1,7 +1,9 @@
 """Look-ups in an open state: what a key, several keys and a page of a prefix give, and what they read."""
 
 import random
+from datetime import UTC, date, datetime
 
+import pyarrow as pa
 import pytest
 from tests.messages.kinds import of_kind
 from tests.weir.reading.map_state import opened
@@ -10,8 +12,9 @@ from tests.weir.reading.state_world import epoch, history, keeps_state, run_days
 import weir
 from weir.errors import Misconfigured
 from weir.reading.availability import Unreadable
-from weir.reading.lookups import Lookups, RowGroupCache
+from weir.reading.lookups import CachedRows, Lookups, RowGroupCache
 from weir.store.store import Store
+from weir.topology.partitions import KEY_GROUP_COLUMN
 
 
 @pytest.fixture
@@ -69,6 +72,55 @@ def test_a_prefix_gives_its_rows_and_is_refused_where_it_cannot_be_one(days):
             lookups.scan([], 5)
         with pytest.raises(Misconfigured, check=of_kind("reading.page_limit_malformed", limit="0")):
             lookups.scan(["N1"], 0)
+
+
+def test_a_row_that_has_expired_is_none_and_hides_older_ones(world):
+    days = keeps_state(world)
+    days.airflow.engine.plan = {epoch(1): {"N1": 1, "N2": 2}, epoch(2): {"N1": 10}, epoch(3): {}, epoch(4): {"N9": 9}}
+    run_days(days, history(ttl="2 days"), 1, 2, 3, 4)
+    cache, found = RowGroupCache(), {}
+    for day in (1, 2, 3, 4):
+        with weir.open("ladder", epoch(day), state="history") as state:
+            rows = Lookups(state, cache).get_many([["N1"], ["N2"]])
+            found[day] = [row and row["n"] for row in rows]
+    assert found == {1: [1, 2], 2: [10, 2], 3: [10, None], 4: [None, None]}
+
+
+UTC_TIME = pa.timestamp("us", tz="UTC")
+
+
+@pytest.mark.parametrize("has_nulls", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.int8(), [-5, 0, 7]),
+        (pa.int16(), [-300, 0, 300]),
+        (pa.int32(), [-70000, 3, 70000]),
+        (pa.int64(), [-(2**40), -1, 2**40]),
+        (pa.string(), ["", "a", "ab", "é", "z", "\U0001f600"]),
+        (pa.binary(), [b"", b"\x00", b"\xff"]),
+        (pa.bool_(), [False, True]),
+        (pa.date32(), [date(1969, 1, 1), date(2013, 1, 1)]),
+        (UTC_TIME, [datetime(1969, 1, 1, tzinfo=UTC), datetime(2013, 1, 1, 0, 0, 0, 1, tzinfo=UTC)]),
+    ],
+)
+def test_a_key_of_any_type_is_found_among_the_rows_of_its_group(kind, values, has_nulls):
+    chance = random.Random(5)
+    known = [*values, *([None] if has_nulls else [])]
+    rows = [(group, a, b) for group in (1, 4) for a in known for b in known if chance.random() < 0.8]
+    chance.shuffle(rows)
+    groups, a, b = zip(*rows, strict=True)
+    columns = {KEY_GROUP_COLUMN: pa.array(groups, pa.int32()), "a": pa.array(a, kind), "b": pa.array(b, kind)}
+    found = CachedRows(pa.table(columns), ["a", "b"])
+    for group in (0, 1, 4, 5):
+        for one in known:
+            begin, end = found.rows_of(group, [one])
+            own = sorted((row for row in rows if row[:2] == (group, one)), key=repr)
+            assert sorted((tuple(found.row(at).values()) for at in range(begin, end)), key=repr) == own
+            for other in known:
+                begin, end = found.rows_of(group, [one, other])
+                assert end - begin == ((group, one, other) in rows)
+                assert all(tuple(found.row(at).values()) == (group, one, other) for at in range(begin, end))
 
 
 def test_a_closed_state_is_not_looked_up(days):
