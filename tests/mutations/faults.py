@@ -315,6 +315,21 @@ LEDGERS: Final = (
 
 REBUILDING: Final = (
     _fault(
+        "a-rebuilt-ledger-counts-code-of-before-a-restore",
+        "include/weir/coordination/importing",
+        "    if run.restored_in:\n        forget_generations(session, run.id, before=run.restored_in)\n",
+        "",
+        "A restored run computes with the code of before the restore, once the ledger has lost it or was rebuilt.",
+        of="seed 3140",
+    ),
+    _fault(
+        "an-older-record-pins-a-restored-run",
+        "include/weir/coordination/importing",
+        "    if is_pinned_anew or record.restored_in >= (row.restored_in or 0):\n",
+        "    if True:\n",
+        "A restore whose record is not written yet gets its pin to code back from the record of before it.",
+    ),
+    _fault(
         "other-splits-are-taken",
         f"{REBUILD}rebuild",
         "    refused |= other_splits(readers, splits)\n",
