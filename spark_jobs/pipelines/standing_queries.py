@@ -374,7 +374,7 @@ def _conjunction(condition: str) -> list[str]:
     for token in _TOKEN.finditer(condition):
         word = token[0].upper()
         depth += (word in ("(", "CASE")) - (word in (")", "END"))
-        if word in ("--", "/*") or (word == "OR" and depth == 0):
+        if depth < 0 or word in ("--", "/*") or (word == "OR" and depth == 0):
             return [condition]
         if depth == 0 and word == "AND" and not is_between:
             parts.append(condition[begin : token.start()].strip())
@@ -398,8 +398,8 @@ def _by_range(flights: DataFrame, column: str, ranges: Sequence[tuple[int, range
         [*by_stretch.items()],
         f"{name}_stretch BIGINT, {name} ARRAY<STRUCT<number: INT, start: BIGINT, stop: BIGINT>>",
     )
-    stretch = (value - F.pmod(value, F.lit(length))) / length
-    flights = flights.join(F.broadcast(rows), stretch.cast("bigint") == F.col(f"{name}_stretch"), "left")
+    stretch = F.floor(value / F.lit(length))
+    flights = flights.join(F.broadcast(rows), stretch == F.col(f"{name}_stretch"), "left")
     those = F.filter(name, lambda each: (value >= each["start"]) & (value < each["stop"]))
     return flights, F.transform(those, lambda each: each["number"])
 

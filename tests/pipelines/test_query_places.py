@@ -57,6 +57,7 @@ def test_a_place_is_a_part_of_a_conjunction(condition, column, among, rest):
         "distance = 1000000000000000000",
         "-distance = 3",
         "distance = 3 + 4",
+        "end > (1 AND distance = 3)",
     ],
 )
 def test_what_is_not_known_to_be_a_part_is_no_place(condition):
@@ -93,7 +94,7 @@ def test_each_flight_is_of_the_queries_whose_filter_is_true(spark):
         "concat('O', id % 3) origin",
         "if(id % 13 = 0, null, concat('D', id % 5)) dest",
         "timestamp_seconds(1356998400 + id) time_hour",
-        "if(id % 17 = 0, null, id % 20) distance",
+        "if(id = 299, -9223372036854775808L, if(id % 17 = 0, null, id % 20)) distance",
         "'flown' status",
         "id % 14 - 7 departure_delay",
         "id arrival_delay",
