@@ -148,6 +148,7 @@ def test_each_extra_brings_what_it_is_named_for(requirements):
         "delta": {"deltalake"},
         "iceberg": {"pyiceberg"},
         "kafka": {"confluent-kafka"},
+        "serve": {"starlette", "uvicorn"},
         "dev": {"weir-dev"},
     }
 
@@ -268,7 +269,7 @@ def test_a_wheel_that_is_installed_beside_airflow_runs_a_dataflow(airflow, extra
     assert run("python", "read.py").strip() == "[{'zone': 'a', 'n': 10}, {'zone': 'b', 'n': 10}]"
 
 
-EXTRAS = "submit,quality,postgres,s3,delta,iceberg,kafka"
+EXTRAS = "submit,quality,postgres,s3,delta,iceberg,kafka,serve"
 IMPORTS = """
 import confluent_kafka, deltalake, great_expectations, psycopg2, pyiceberg.catalog.sql, s3fs
 import airflow.providers.apache.spark.operators.spark_submit

@@ -91,6 +91,7 @@ class Kept:
             updated=updated,
             expired_until=self.until,
             is_full=is_full,
+            epoch=epoch,
         )
 
     def went_on(self, epoch: str, report: OutputReport) -> None:

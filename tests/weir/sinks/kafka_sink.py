@@ -5,7 +5,7 @@ import time
 import uuid
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from weir.dataflow import kafka
 from weir.sinks.targets.kafka import KafkaTarget
@@ -30,11 +30,31 @@ class Sink:
         policy = "compact" if self.mode == "upsert" else "delete"
         given = {"cleanup.policy": policy, **{name.replace("_", "."): value for name, value in self._settings.items()}}
         self.admin("create_topics", [NewTopic(self.topic, self._partitions, 1, config=given)])
-        while self.topic not in self._admin.list_topics(timeout=10).topics:
-            time.sleep(0.02)  # a broker knows of it a moment later
+        self._until(lambda: self.topic in self._admin.list_topics(timeout=10).topics)
 
     def delete(self, topic=None):
-        self.admin("delete_topics", [topic or self.topic])
+        topic = topic or self.topic
+        self.admin("delete_topics", [topic])
+        self._until(lambda: topic not in self._admin.list_topics(timeout=10).topics)
+
+    def change(self, topic, name, value):
+        """Change a setting of a topic."""
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+        self.admin("incremental_alter_configs", [resource])
+
+        def is_known():
+            (answer,) = self._admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
+            return answer.result(30)[name].value == value
+
+        self._until(is_known)
+
+    def _until(self, is_known):
+        """Wait until a broker knows of what it has answered already: that is a moment later."""
+        deadline = time.monotonic() + 60
+        while not is_known():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
 
     def admin(self, verb, *arguments):
         for answer in getattr(self._admin, verb)(*arguments).values():

@@ -17,9 +17,6 @@ from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
     AclPermissionType,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     NewPartitions,
     ResourcePatternType,
     ResourceType,
@@ -180,7 +177,7 @@ def test_compaction_meanwhile_forgets_no_epoch(kafka_broker, tmp_path):
     target = sink.target()
     sink.publish(target, sink.version(1, (1, "a"), (2, "a"), (4, "a")))
     for name in ("segment.ms", "min.cleanable.dirty.ratio", "delete.retention.ms"):
-        change(sink, sink.markers, name, eager[name.replace(".", "_")])
+        sink.change(sink.markers, name, eager[name.replace(".", "_")])
     sink.publish(target, sink.version(1, (2, "b"), (3, "b"), epoch=NEXT))
     deadline, number = time.monotonic() + 60, 1
     while any(record.key() == b'{"k":4}' for record in sink.records()):
@@ -213,18 +210,12 @@ def test_what_can_fail_fails_before_anything_is_published(sink, kafka_broker):
     version = sink.version(1, (1, "a" * 100))
     with pytest.raises(Misconfigured, check=of_kind("sinks.kafka_column_missing", missing=["z"])):
         sink.target(value="z").prepare(version, None)
-    change(sink, sink.topic, "max.message.bytes", "300")
+    sink.change(sink.topic, "max.message.bytes", "300")
     with pytest.raises(Misconfigured, check=of_kind("sinks.kafka_record_too_long")):
         sink.target().prepare(version, None)
     sink.delete()
     with pytest.raises(Misconfigured, check=of_kind("sinks.kafka_topic_missing", topic=sink.topic)):
         sink.target().prepare(version, None)
-
-
-def change(sink, topic, name, value):
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    changed = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
-    sink.admin("incremental_alter_configs", [changed])
 
 
 def test_a_topic_belongs_to_one_sink(sink):
@@ -235,10 +226,10 @@ def test_a_topic_belongs_to_one_sink(sink):
 
 def test_markers_that_could_be_lost_are_refused(sink):
     token = sink.target().prepare(sink.version(1, (1, "a")), None)
-    change(sink, sink.markers, "cleanup.policy", "compact,delete")
+    sink.change(sink.markers, "cleanup.policy", "compact,delete")
     with pytest.raises(Misconfigured, check=of_kind("sinks.kafka_markers_unfit", markers=sink.markers)):
         sink.target().commit(sink.version(1, (1, "a")), token)
-    change(sink, sink.markers, "cleanup.policy", "compact")
+    sink.change(sink.markers, "cleanup.policy", "compact")
     sink.delete(sink.markers)
     with pytest.raises(TargetConflict, check=of_kind("sinks.kafka_markers_gone", markers=sink.markers)):
         sink.target().commit(sink.version(1, (1, "a")), token)
