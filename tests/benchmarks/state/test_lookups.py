@@ -1,6 +1,6 @@
 """Look-ups in a state without Spark and without HTTP: warm requests of a hundred keys, and the first one, cold.
 
-    pytest tests/benchmarks/test_lookups.py --benchmark-only -s --state-keys 5000000
+    pytest tests/benchmarks/state/test_lookups.py --benchmark-only -s --state-keys 5000000
 
 The state has one run with all keys and three of a hundredth each, in 128 key groups. One thread, files on a disk.
 """
