@@ -341,13 +341,14 @@ def place_of(condition: str) -> Place:
     parts = _conjunction(condition)
     ranges: dict[str, dict[int, range]] = {}
     for at, part in enumerate(parts):
-        words = " ".join(_TOKEN.findall(part))
+        tokens = _TOKEN.findall(part)
+        words = " ".join(tokens)
         text, number = _OF_TEXTS.fullmatch(words), _OF_NUMBERS.fullmatch(words)
         if text and text[1].lower() in _TEXT_COLUMNS:
-            found = {each[1:-1] for each in _TOKEN.findall(part) if each.startswith("'")}
+            found = {each[1:-1] for each in tokens if each.startswith("'")}
             return Place(text[1].lower(), tuple(sorted(found)), _without(parts, {at}))
         if number and number[1].lower() in _NUMBER_COLUMNS:
-            ranges.setdefault(number[1].lower(), {})[at] = _range(*number.groups()[1:])
+            ranges.setdefault(number[1].lower(), {})[at] = _range(number)
     for column, bounds in ranges.items():
         among = range(max(each.start for each in bounds.values()), min(each.stop for each in bounds.values()))
         if among.start > -_FAR and among.stop < _FAR:
@@ -359,13 +360,14 @@ def _without(parts: Sequence[str], some: Container[int]) -> str:
     return " AND ".join(part for at, part in enumerate(parts) if at not in some) or "true"
 
 
-def _range(operator: str | None, bound: str | None, low: str | None, high: str | None) -> range:
-    """Return the whole numbers for which `column OPERATOR bound`, or `column BETWEEN low AND high`."""
-    if operator is None or bound is None:
-        return range(*(int((each or "0").replace(" ", "")) + more for each, more in ((low, 0), (high, 1))))
-    number, operator = int(bound.replace(" ", "")), operator.replace(" ", "")
-    begin = {">": number + 1, ">=": number, "=": number}.get(operator, -_FAR)
-    return range(begin, {"<": number, "<=": number + 1, "=": number + 1}.get(operator, _FAR))
+def _range(found: re.Match[str]) -> range:
+    """Return the whole numbers for which a part is true that `_OF_NUMBERS` matches."""
+    _, operator, *numbers = (each and each.replace(" ", "") for each in found.groups())
+    bound, low, high = (int(each or 0) for each in numbers)
+    if operator is None:
+        return range(low, high + 1)
+    begin = {">": bound + 1, ">=": bound, "=": bound}.get(operator, -_FAR)
+    return range(begin, {"<": bound, "<=": bound + 1, "=": bound + 1}.get(operator, _FAR))
 
 
 def _conjunction(condition: str) -> list[str]:

@@ -29,7 +29,6 @@ from weir.recovery.datasets import await_shadowed, resolve_datasets, with_datase
 from weir.recovery.inputs import probe_partitions
 from weir.recovery.resolving import forget_uncopied, resolve_sources
 from weir.state.assigned import assigned_states, check_states
-from weir.state.compactions import present_compactions
 from weir.topology.regions import RegionId
 
 
@@ -90,9 +89,7 @@ def _begun(
 ) -> Begun:
     state, manifests = gathered.state, gathered.manifests
     inputs = state.all_inputs(registered.attempt.region)
-    kept = set(registered.topology.states)
-    read = {manifests[part].attempt for each in inputs if each.producer in kept for part in each.partitions}
-    states = assigned_states(registered, state, manifests, present_compactions(services, read) if read else {})
+    states = assigned_states(services, registered, state, manifests)
     job = region_job(services, registered, state, manifests, states)
     contents = partial(contents_of, state, inputs)
     job = add_checks(with_result_to_take(services, registered, job, contents, is_of_backfill=is_of_backfill))

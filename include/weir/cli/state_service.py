@@ -23,7 +23,7 @@ from weir.coordination.services import Services
 from weir.errors import Fault, Message, Misconfigured, Retryable, WeirError
 from weir.reading.availability import Unreadable
 from weir.reading.lookups import Lookups, RowGroupCache
-from weir.reading.served import ServedState, version_of
+from weir.reading.served import ServedState
 from weir.views.documents import plain
 from weir.views.states import where_of
 
@@ -99,7 +99,7 @@ class StateService:
         if bool(keys) == bool(prefix):
             raise Misconfigured.of("cli.key_or_prefix")
         if keys:
-            return await self._answer(request, lambda at: {"rows": [row for row in [at.get(keys)] if row is not None]})
+            return await self._answer(request, lambda at: {"rows": [row for row in at.get_many([keys]) if row]})
         try:
             limit = int(asked.get("limit", SHOWN))
         except ValueError:
@@ -135,7 +135,7 @@ class StateService:
 
         def answered() -> Response:
             with state.at(request.query_params.get("epoch"), fresh=is_fresh) as at:
-                tag = f'"{version_of(at.opened)}"'
+                tag = f'"{at.version}"'
                 if tag in known and request.method == "GET":
                     return Response(status_code=304, headers={"ETag": tag})
                 return JSONResponse(plain({**where_of(at.opened), **answer(at)}), headers={"ETag": tag})

@@ -22,6 +22,7 @@ from weir.dataflow.quality import Gate
 from weir.dataflow.retention import RetentionPolicy
 from weir.dataflow.stage import DeliveryGuarantee, Exchange, Reuse, Stage, StageKind, TaskSettings
 from weir.dataflow.state import OnReprocess, Replay, State
+from weir.dataflow.state_rules import states_of
 from weir.dataflow.targets import Target
 from weir.dataflow.validation import require_no_secrets, require_sound_states, sound_stages
 from weir.errors import Misconfigured
@@ -266,7 +267,7 @@ class Dataflow:
 
     def state(self, name: str) -> State:
         """Return the state of that name. Raises Misconfigured where there is none."""
-        states = {state.name: state for stage in self.stages for state in stage.states}
+        states = states_of(self.stages)
         if name not in states:
             known = ", ".join(states) or "none"
             raise Misconfigured.of("dataflow.state_unknown", name=self.name, state=name, known=known)

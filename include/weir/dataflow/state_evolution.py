@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weir.dataflow.state import State, StateKind
+from weir.dataflow.state_rules import states_of
 from weir.dataflow.state_schema import Fields, Kind, ddl_of, fields_of_ddl
 from weir.errors import Message, Misconfigured, at
 from weir.units import time_from_text
@@ -79,7 +80,7 @@ def require_compatible(
 
 def incompatibilities(old: Dataflow, new: Dataflow, left_out: Collection[str] = ()) -> Iterator[str]:
     """Yield the reasons why `new` cannot continue from the states of `old`."""
-    kept = {state.name: state for stage in new.stages for state in stage.states}
+    kept = states_of(new.stages)
     for stage in old.stages:
         for state in stage.states:
             if state.name in kept:
@@ -159,7 +160,3 @@ def is_readable(was: Kind, now: Kind) -> bool:
         return False
     # A nested column may get more fields and wider ones; a dropped field would come back with an old value.
     return all(name in after and is_readable(kind, after[name]) for name, kind in was.parts)
-
-
-def _listed(names: Collection[str]) -> str:
-    return ", ".join(names)

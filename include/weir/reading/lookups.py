@@ -6,6 +6,7 @@ all rows of a key the newest file's wins, and a deleted or expired one hides the
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -149,6 +150,8 @@ class Lookups:
         self._cache, self._shape = cache, opened.shape
         self._stored = self._shape.stored
         self._schema = str(self._stored)
+        self.version = _version_of(opened)
+        """Differs where rows may."""
 
     def get(self, key: Sequence[Any]) -> Row | None:
         """Return the row of a key, its values in order, also as text. Raises Misconfigured, Unreadable, Retryable."""
@@ -229,3 +232,10 @@ class Lookups:
 
     def _user_columns(self, row: Mapping[str, Any]) -> Row:
         return {name: row[name] for name in self._shape.columns.names}
+
+
+def _version_of(opened: OpenedState) -> str:
+    """Return a digest of run, epoch, checkpoint, attempts, and whether it is stale."""
+    parts = [(part.subtask, part.attempt, part.digest) for part in opened.partitions]
+    named = repr((opened.name, opened.run, opened.epoch, opened.checkpoint, opened.stale, parts))
+    return hashlib.sha256(named.encode()).hexdigest()[:32]

@@ -154,16 +154,13 @@ class OpenedState(Opened):
         Unreadable for a file that is gone or damaged, and Retryable.
         """
         self._require_open()
-        shape = self._shape()
-        asked = self.typed_key(key)
+        shape, asked = self.shape, self.typed_key(key)
         group = self.group_of(asked)
-        for part in self.partitions:
-            for file in reversed(part.files):
-                if file.key_groups[0] <= group <= file.key_groups[1]:
-                    rows = of_key(self._read(part, shape.stored, (group, group), file), asked)
-                    if rows.num_rows:
-                        found = newest([rows], shape).select(shape.columns.names).to_pylist()
-                        return found[0] if found else None
+        for part, file in self.files_of(group):
+            rows = of_key(self._read(part, shape.stored, (group, group), file), asked)
+            if rows.num_rows:
+                found = newest([rows], shape).select(shape.columns.names).to_pylist()
+                return found[0] if found else None
         return None
 
     @cached_property
@@ -182,13 +179,21 @@ class OpenedState(Opened):
 
     def typed_key(self, values: Sequence[Any]) -> dict[str, Any]:
         """Return a key in the types of its columns. Raises Misconfigured for what cannot be one."""
-        return self._key(values, self.shape)
+        if len(values) != len(self.keys):
+            named = ", ".join(self.keys)
+            raise Misconfigured.of(
+                "reading.key_incomplete", name=self.name, named=named, expected=len(self.keys), given=len(values)
+            )
+        return self._typed(values)
 
     def typed_prefix(self, values: Sequence[Any]) -> dict[str, Any]:
         """Return the first values of a key in the types of their columns. Raises Misconfigured for what is none."""
         least = self.divided_by
         if not len(least) <= len(values) <= len(self.keys):
             raise Misconfigured.of("reading.prefix_too_short", name=self.name, least=least, keys=self.keys)
+        return self._typed(values)
+
+    def _typed(self, values: Sequence[Any]) -> dict[str, Any]:
         fields, names = self.shape.columns, self.keys[: len(values)]
         return {name: _typed(name, value, fields.field(name).type) for name, value in zip(names, values, strict=True)}
 
@@ -274,17 +279,6 @@ class OpenedState(Opened):
 
     def _wanted(self, shape: Shape, columns: Sequence[str] | None) -> pa.Schema:
         return shape.columns if columns is None else pa.schema([shape.columns.field(name) for name in columns])
-
-    def _key(self, values: Sequence[Any], shape: Shape) -> dict[str, Any]:
-        if len(values) != len(self.keys):
-            named = ", ".join(self.keys)
-            raise Misconfigured.of(
-                "reading.key_incomplete", name=self.name, named=named, expected=len(self.keys), given=len(values)
-            )
-        return {
-            name: _typed(name, value, shape.columns.field(name).type)
-            for name, value in zip(self.keys, values, strict=True)
-        }
 
     def _read(self, part: OpenStatePartition, schema: pa.Schema, groups: tuple[int, int], file: StateFile) -> pa.Table:
         try:

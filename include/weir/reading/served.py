@@ -6,7 +6,6 @@ which ends when a newer one is served, or with the service. The newest is looked
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -15,18 +14,10 @@ from typing import Final
 
 from weir.coordination.services import Services
 from weir.reading.lookups import Lookups, RowGroupCache
-from weir.reading.opened_state import OpenedState
 from weir.reading.state_opening import StateReader, WantedState, open_wanted_state
 
 LOOKED_FOR_EVERY: Final = 1.0
 """Seconds for which the newest epoch is taken to be the newest."""
-
-
-def version_of(opened: OpenedState) -> str:
-    """Return what differs where rows may: a digest of run, epoch, checkpoint, attempts, and whether it is stale."""
-    parts = [(part.subtask, part.attempt, part.digest) for part in opened.partitions]
-    named = repr((opened.name, opened.run, opened.epoch, opened.checkpoint, opened.stale, parts))
-    return hashlib.sha256(named.encode()).hexdigest()[:32]
 
 
 @dataclass(slots=True)
@@ -38,7 +29,7 @@ class ServedState:
     name: str
     cache: RowGroupCache
     clock: Callable[[], float]
-    _newest: OpenedState | None = None
+    _newest: Lookups | None = None
     _looked_for: float = 0.0
     _lock: Lock = field(default_factory=Lock)
 
@@ -46,35 +37,36 @@ class ServedState:
     def at(self, epoch: str | None, *, fresh: bool = False) -> Iterator[Lookups]:
         """Give look-ups at the end of an epoch; None: the newest. Raises Misconfigured, Unreadable, Retryable."""
         if epoch is not None or fresh:
-            with self._opened(epoch, fresh=fresh) as opened:
-                yield Lookups(opened, self.cache)
+            found = self._opened(epoch, fresh=fresh)
+            with found.opened:
+                yield found
             return
         with self._lock:
-            yield Lookups(self._current(), self.cache)
+            yield self._current()
 
     def close(self) -> None:
         """End the lease."""
         with self._lock:
             self._replace(None)
 
-    def _current(self) -> OpenedState:
+    def _current(self) -> Lookups:
         now = self.clock()
         if self._newest is not None and now - self._looked_for < LOOKED_FOR_EVERY:
             return self._newest
         found = self._opened(None, fresh=False)
-        if self._newest is not None and version_of(found) == version_of(self._newest):
-            found.close()
+        if self._newest is not None and found.version == self._newest.version:
+            found.opened.close()
             found = self._newest
         else:
             self._replace(found)
         self._looked_for = now
         return found
 
-    def _replace(self, opened: OpenedState | None) -> None:
+    def _replace(self, found: Lookups | None) -> None:
         if self._newest is not None:
-            self._newest.close()
-        self._newest = opened
+            self._newest.opened.close()
+        self._newest = found
 
-    def _opened(self, epoch: str | None, *, fresh: bool) -> OpenedState:
+    def _opened(self, epoch: str | None, *, fresh: bool) -> Lookups:
         wanted = WantedState(dataflow=self.dataflow, name=self.name, run=epoch, is_fresh=fresh)
-        return open_wanted_state(StateReader(self.services), wanted, ExitStack())
+        return Lookups(open_wanted_state(StateReader(self.services), wanted, ExitStack()), self.cache)

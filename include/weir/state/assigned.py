@@ -8,7 +8,6 @@ empty, and the log says so.
 
 from __future__ import annotations
 
-import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -27,7 +26,7 @@ from weir.formats.region_job import OutputReport, ReplacedState, StateFileToRead
 from weir.ledger.runs import Run, epoch_of_run
 from weir.state.chain_rules import rows_known
 from weir.state.compaction_rules import bytes_of
-from weir.state.compactions import Compactions, compacted_files, missing_files
+from weir.state.compactions import Compactions, compacted_files, missing_files, present_compactions
 from weir.state.file_rules import assigned_files, epoch_seconds, expired_until, oldest_first, visible
 from weir.store.errors import NotFound
 from weir.store.probe import read_manifest
@@ -76,19 +75,23 @@ def _problems(
 
 
 def assigned_states(
-    registered: Registered,
-    state: RunState,
-    manifests: Mapping[PartitionId, Manifest],
-    compactions: Compactions = types.MappingProxyType({}),
+    services: Services, registered: Registered, state: RunState, manifests: Mapping[PartitionId, Manifest]
 ) -> dict[str, AssignedState]:
-    """Return the keyed states that the attempt's region resumes from, by name; compacted files replace others."""
+    """Return the keyed states that the attempt's region resumes from, by name; compacted files replace others.
+
+    Raises Retryable where the ledger or the store does not answer.
+    """
+    kept = registered.topology.states
+    reads = [read for read in state.inputs(registered.attempt.region) if read.producer in kept]
+    attempts = {manifests[part].attempt for read in reads for part in read.partitions}
+    compactions = present_compactions(services, attempts) if attempts else {}
     assigned = {}
-    for read in state.inputs(registered.attempt.region):
-        if read.producer not in registered.topology.states or read.key_groups is None or read.producer in assigned:
+    for read in reads:
+        if read.key_groups is None or read.producer in assigned:
             continue
-        kept = registered.topology.dataflow.state(read.producer)
-        if kept.kind is StateKind.KEYED:
-            assigned[kept.name] = _assigned(registered.run, kept, state, read, manifests, compactions)
+        declared = registered.topology.dataflow.state(read.producer)
+        if declared.kind is StateKind.KEYED:
+            assigned[declared.name] = _assigned(registered.run, declared, state, read, manifests, compactions)
     return assigned
 
 

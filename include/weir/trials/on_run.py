@@ -39,7 +39,6 @@ from weir.reading.choosing import run_named
 from weir.recovery.inputs import probe_partitions
 from weir.recovery.resolving import resolve, resolve_context, with_previous
 from weir.state.assigned import assigned_states, check_states
-from weir.state.compactions import present_compactions
 from weir.store.errors import NotFound
 from weir.store.store import Store
 from weir.topology.layouts import WrittenLayouts
@@ -233,15 +232,7 @@ class _Described:
         )
         registered = Registered(attempt, self.run, self.run.topology, Origin.FIRST, ())
         self.notes |= dict.fromkeys(check_states(registered, self.state, manifests))
-        kept = set(self.run.topology.states)
-        read = {
-            manifests[part].attempt
-            for each in self.state.inputs(region)
-            if each.producer in kept
-            for part in each.partitions
-        }
-        compacted = present_compactions(self.services, read) if read else {}
-        states = assigned_states(registered, self.state, manifests, compacted)
+        states = assigned_states(self.services, registered, self.state, manifests)
         return region_job(self.services, registered, self.state, manifests, states, self._splits)
 
     def _splits(self, services: Services, run: Run, stage: Stage, _attempt: str) -> list[Any]:

@@ -300,7 +300,7 @@ class MapOfKey(Entries):
     def remove(self, key: Any) -> None:
         """Take out a key; one that is not there does no harm."""
         if key in self:
-            self._changed.setdefault(key, True)  # the value of a dictionary
+            self._changed.setdefault(key, True)
             del self._now[key]
 
     def clear(self) -> None:

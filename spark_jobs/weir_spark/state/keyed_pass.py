@@ -43,6 +43,7 @@ class KeyedPass:
         is_of_rows: bool = False,
     ) -> None:
         self.map_key, self.is_of_rows = map_key, is_of_rows
+        self.values = [name for name in columns if name not in map_key]
         self.function, self.form, self.columns = function, form, columns
         self.key_schema, self.state_schema, self.result_schema = key_schema, state_schema, result_schema
         self.change_schema = pa.schema([*key_schema, *state_schema])
@@ -111,8 +112,7 @@ class KeyedPass:
     def _call(self, key: tuple[Any, ...], kept: list[Any], named: list[Any], parts: list[Any]) -> None:
         state: KeyState | MapOfKey
         if self.map_key:
-            values = [name for name in self.columns if name not in self.map_key]
-            state = MapOfKey(self.map_key, values, kept, named if self.is_of_rows else None)
+            state = MapOfKey(self.map_key, self.values, kept, named if self.is_of_rows else None)
         else:
             state = KeyState(self.columns, kept[0] if kept else None)
         try:
