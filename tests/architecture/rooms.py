@@ -17,7 +17,7 @@ FIGURE: Final = ROOT / "docs" / "figures" / "rooms.svg"
 ENGINE: Final = "include/weir"
 BANDS: Final = {
     "who runs it": ("plugins/weir_airflow", "cli", "trials", "testing"),
-    "asked by people": ("views", "reading", "requests", "doctor", "telemetry"),
+    "asked by people": ("serving", "views", "reading", "requests", "doctor", "telemetry"),
     "behind ports": ("quality", "retention", "integrity", "rebuild", "sinks", "notifications"),
     "decisions": ("attempts", "recovery", "state", "snapshots", "advice"),
     "what is kept": ("store", "ledger", "coordination", "kafka"),

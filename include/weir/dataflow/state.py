@@ -66,7 +66,7 @@ class State:
     epoch time. `runs` bounds how many sorted runs a read merges; `budget` is how many bytes a compaction may write per
     epoch besides twice the changes. `grows` requires that it never has fewer rows than in the previous epoch; `quality`
     are the gates of all of its rows. There is one row for each of its `keys`, of which the last ones are `map_key`: the
-    entries of one key are kept together.
+    entries of one key are kept together. Rows of one that is `queryable` are looked up over HTTP.
     """
 
     name: str
@@ -80,6 +80,7 @@ class State:
     grows: bool = False
     quality: tuple[Gate, ...] = ()
     map_key: tuple[str, ...] = ()
+    queryable: bool = False
 
     @property
     def divided_by(self) -> tuple[str, ...]:
@@ -113,6 +114,7 @@ def keyed_state(
     grows: bool = False,
     quality: Gate | Sequence[Gate] = (),
     map_key: str | Sequence[str] = (),
+    queryable: bool = False,
 ) -> State:
     """Declare rows by key that a stage keeps over epochs; its function gets a handle as the argument `name`.
 
@@ -124,9 +126,11 @@ def keyed_state(
     of the state; a suite with when="restored" costs nothing in an ordinary epoch.
     With `map_key="route"` each key has a map, Flink's MapState, whose entries are rows of their own: there is a row for
     each `key` and `map_key`, and what an epoch does not change of a map is not written.
+    With `queryable=True` whoever may read the DAG in Airflow may look up its rows over HTTP.
     """
     where = f"keyed_state({name!r})"
     require(where, "quality", quality, (Gate, list, tuple), 'expectations("name_of_a_suite")')
+    require(where, "queryable", queryable, bool, "queryable=True, or leave it out")
     map_keys = column_names(where, "map_key", map_key)
     return State(
         name=name,
@@ -140,6 +144,7 @@ def keyed_state(
         grows=grows,
         quality=gates_of(quality),
         map_key=map_keys,
+        queryable=queryable,
     )
 
 

@@ -59,6 +59,11 @@ class Segment:
     is_tail: bool = False
     key_groups: tuple[int, int] | None = None
 
+    @property
+    def end(self) -> int:
+        """The offset of the first byte behind it."""
+        return self.offset + self.length
+
 
 @dataclass(frozen=True, slots=True)
 class DataFile:

@@ -153,6 +153,8 @@ def _newest(
     counts = Counter(session.scalars(query))
     for row in reversed(begun):
         own = _topology(row)
+        if row.sealed_at is not None and stage in own.states:
+            continue  # its state is that of the day before
         needed = 1 if stage in own.sinks else _partitions(own, stage)
         if counts[row.id] >= max(needed, 1):
             return row

@@ -1,7 +1,8 @@
 """Looks up rows of an open state without Spark: by key, several keys, and by a prefix of the key in pages.
 
 Invariants: each row group is read once, by file name, as long as the bound of the cache allows: files never change. Of
-all rows of a key the newest file's wins, and a deleted or expired one hides the older ones. A null equals a null.
+all rows of a key the newest file's wins, and a deleted or expired one hides the older ones. A null equals a null. What
+a time limit ends has kept what it has read, so that asking again goes on.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.errors import Misconfigured
-from weir.reading.opened_state import OpenedState
+from weir.formats.manifest import StateFile
+from weir.reading.opened_state import OpenedState, OpenStatePartition
 from weir.state.state_files import DELETED, UPDATED, row_groups_of
 from weir.topology.partitions import KEY_GROUP_COLUMN
 
@@ -29,6 +31,9 @@ CACHED_BYTES: Final = 1 << 30
 """The default bound of a cache, in bytes of rows as Arrow holds them."""
 
 Row = dict[str, Any]
+Look = Callable[[], None]
+"""Is called before each row group and key; raises where the time for a request is over."""
+
 _Ordered = tuple[tuple[bool, Any], ...]
 """Values of key columns as the files are sorted by them: nulls first."""
 
@@ -153,11 +158,12 @@ class Lookups:
         self.version = _version_of(opened)
         """Differs where rows may."""
 
-    def get(self, key: Sequence[Any]) -> Row | None:
+    def get(self, key: Sequence[Any], look: Look = lambda: None) -> Row | None:
         """Return the row of a key, its values in order, also as text. Raises Misconfigured, Unreadable, Retryable."""
+        look()
         asked = self.opened.typed_key(key)
         group, wanted = self.opened.group_of(asked), tuple(asked.values())
-        for rows in self._files(group):
+        for rows in self._files(group, look):
             for each in rows:
                 begin, end = each.rows_of(group, wanted)
                 if begin < end:
@@ -165,11 +171,13 @@ class Lookups:
                     return self._user_columns(row) if self._is_visible(row) else None
         return None
 
-    def get_many(self, keys: Sequence[Sequence[Any]]) -> list[Row | None]:
+    def get_many(self, keys: Sequence[Sequence[Any]], look: Look = lambda: None) -> list[Row | None]:
         """Return the row of each key, in order; None where there is none. Raises as `get`."""
-        return [self.get(key) for key in keys]
+        return [self.get(key, look) for key in keys]
 
-    def scan(self, prefix: Sequence[Any], limit: int, after: Sequence[Any] | None = None) -> Page:
+    def scan(
+        self, prefix: Sequence[Any], limit: int, after: Sequence[Any] | None = None, look: Look = lambda: None
+    ) -> Page:
         """Return up to `limit` rows whose key begins with `prefix`, by key, after that of the page before.
 
         A prefix has all columns that make the key group. Raises Misconfigured, Unreadable, Retryable.
@@ -181,7 +189,7 @@ class Lookups:
         last = None if after is None else tuple(self.opened.typed_key(after).values())
         found: list[Row] = []
         while True:
-            merged, bound = self._merged(group, begins, last, limit + 1)
+            merged, bound = self._merged((group, begins), last, limit + 1, look)
             found += [merged[key] for key in sorted(merged) if self._is_visible(merged[key])]
             if bound is None or len(found) > limit:
                 break
@@ -191,18 +199,24 @@ class Lookups:
         return Page(shown, more)
 
     def _merged(
-        self, group: int, begins: tuple[Any, ...], last: tuple[Any, ...] | None, most: int
+        self, wanted: tuple[int, tuple[Any, ...]], last: tuple[Any, ...] | None, most: int, look: Look
     ) -> tuple[dict[_Ordered, Row], _Ordered | None]:
-        """Return the newest rows after `last`, up to a key beyond which a file has more that was not read."""
+        """Return the newest rows after `last`, up to a key beyond which a file has more that was not read.
+
+        `wanted` are a key group and the first values of keys.
+        """
+        group, begins = wanted
         merged: dict[_Ordered, Row] = {}
         bounds = []
-        for rows in self._files(group):
+        for rows in self._files(group, look):
             own: list[Row] = []
             for each in rows:
                 begin, end = each.rows_of(group, begins)
                 if last is not None:
                     begin = max(begin, each.rows_of(group, last)[1])
                 own += [each.row(at) for at in range(begin, min(end, begin + most - len(own)))]
+                if len(own) == most:
+                    break
             for row in own:
                 merged.setdefault(self._key(row), row)
             if len(own) == most:
@@ -210,18 +224,17 @@ class Lookups:
         bound = min(bounds, default=None)
         return {key: row for key, row in merged.items() if bound is None or key <= bound}, bound
 
-    def _files(self, group: int) -> Iterator[Iterator[CachedRows]]:
+    def _files(self, group: int, look: Look) -> Iterator[Iterator[CachedRows]]:
         """Yield the row groups that may hold a key group, of each file, newest first."""
         for part, file in self.opened.files_of(group):
-            yield (
-                self._cache.get(
-                    (file.path, file.file.sha256, str(number), self._schema),
-                    lambda part=part, file=file, number=number: CachedRows(  # type: ignore[misc]
-                        self.opened.row_group(part, file, number, self._stored), self.opened.keys
-                    ),
-                )
-                for number in row_groups_of(file, (group, group))
-            )
+            yield (self._row_group(part, file, number, look) for number in row_groups_of(file, (group, group)))
+
+    def _row_group(self, part: OpenStatePartition, file: StateFile, number: int, look: Look) -> CachedRows:
+        look()
+        return self._cache.get(
+            (file.path, file.file.sha256, str(number), self._schema),
+            lambda: CachedRows(self.opened.row_group(part, file, number, self._stored), self.opened.keys),
+        )
 
     def _key(self, row: Mapping[str, Any]) -> _Ordered:
         return ordered([row[name] for name in self.opened.keys])

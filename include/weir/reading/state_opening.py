@@ -1,9 +1,10 @@
 """Selects the state that a reader names: at the end of an epoch, or in a checkpoint or savepoint.
 
-Invariants: a reader gets only committed state, or exactly the files that a manifest names. The lease begins in the
-transaction that finds the state; a savepoint needs none, since only its owner deletes it. Stale state is given only if
-no epoch is named, of one epoch as a whole, and says so. Without leases nothing is written into the ledger; what is read
-may then be deleted meanwhile, and is Unreadable.
+Invariants: a reader gets only what attempts have committed, or exactly the files that a manifest names; of closed runs
+alone, only what stood when a run was closed. The lease begins in the transaction that finds the state; a savepoint
+needs none, since only its owner deletes it. Stale state is given only if no epoch is named, of one epoch as a whole,
+and says so. Without leases nothing is written into the ledger; what is read may then be deleted meanwhile, and is
+Unreadable.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.read_leases import ReadClaim, ReadLease, claimed, reader
 from weir.coordination.services import Services
 from weir.dataflow.state import StateKind
-from weir.errors import Fault, Loss, Misconfigured
+from weir.errors import Fault, Loss, Misconfigured, Retryable
 from weir.execution.partition_state import PartitionState
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot
 from weir.formats.manifest import Manifest
@@ -38,6 +39,10 @@ from weir.topology.key_groups import key_group_range
 from weir.topology.regions import Topology
 
 _SHOWN = 10
+
+
+class NotClosed(Retryable):
+    """Raised where only what a closed run has left is wanted, and the run is not closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,8 @@ class StateReader:
 class WantedState:
     """A keyed state at the end of `run`, in a checkpoint or savepoint, or else the newest; `attempt` is of a subtask.
 
-    With `is_fresh` the newest one is refused where it cannot be read now.
+    With `is_fresh` the newest one is refused where it cannot be read now. With `of_closed` it is what stood when its
+    run was closed: what may still be rolled back is never given.
     """
 
     dataflow: str
@@ -77,6 +83,7 @@ class WantedState:
     checkpoint: str | None = None
     attempt: str | None = None
     is_fresh: bool = False
+    of_closed: bool = False
 
 
 def open_wanted_state(by: StateReader, wanted: WantedState, closing: ExitStack) -> OpenedState:
@@ -94,32 +101,54 @@ def _open_newest_state(by: StateReader, wanted: WantedState, closing: ExitStack)
     An epoch is whole if its state can be read, or that of its checkpoint: while a correction of an earlier epoch
     cascades, it is as it was before. Raises Misconfigured, Unreadable, Retryable.
     """
+    newest = _newest_closed(by.services, wanted) if wanted.of_closed else None
     try:
-        return _open_state(by, wanted, closing)
-    except Unreadable:
+        return _open_state(by, replace(wanted, run=newest), closing)
+    except (Unreadable, NotClosed):
         if wanted.is_fresh:
             raise
-        for run, checkpoint in _whole_candidates(by.services, wanted.dataflow, wanted.name):
-            with suppress(Unreadable, Misconfigured):
+        for run, checkpoint in _whole_candidates(by.services, wanted):
+            with suppress(Unreadable, NotClosed, Misconfigured):
                 if checkpoint is None:
                     return _open_state(by, replace(wanted, run=run), closing, is_stale=True)
                 return _open_checkpoint(by, wanted, checkpoint, closing, is_stale=True)
         raise
 
 
-def _whole_candidates(services: Services, dataflow: str, name: str) -> list[tuple[str, int | None]]:
+def _newest_closed(services: Services, wanted: WantedState) -> str | None:
+    """Return the newest run with the state that is closed, or was until something of it became stale."""
+    was_closed = RunRow.closed_at.is_not(None) | RunRow.closed_result.is_not(None)
+    with services.ledger.transaction() as session:
+        return session.scalar(_present(wanted).where(was_closed).order_by(RunRow.epoch.desc()).limit(1))
+
+
+def _present(wanted: WantedState) -> Select[tuple[str]]:
+    """Select the runs that have results of the state; of a sealed one nothing counts."""
+    present = select(ResultRow.run).join(RunRow, RunRow.id == ResultRow.run)
+    present = present.where(RunRow.dataflow == wanted.dataflow, RunRow.sealed_at.is_(None))
+    return present.where(ResultRow.stage == wanted.name, ResultRow.is_current)
+
+
+def _whole_candidates(services: Services, wanted: WantedState) -> list[tuple[str, int | None]]:
     """Return runs that may have the state, newest epoch first: as they have left it (None), or in their checkpoint."""
     with services.ledger.transaction() as session:
-        present = select(ResultRow.run).join(RunRow, RunRow.id == ResultRow.run)
-        present = present.where(RunRow.dataflow == dataflow, ResultRow.stage == name, ResultRow.is_current)
-        found: dict[str, list[int | None]] = {run: [None] for run in session.scalars(present)}
-        for row in retained_checkpoints(session, dataflow):
-            found.setdefault(row.run, []).append(row.number)
+        found: dict[str, list[int | None]] = {run: [None] for run in session.scalars(_present(wanted))}
+        for row in retained_checkpoints(session, wanted.dataflow):
+            if not wanted.of_closed or _is_closed_with(session, row.run, row.results):
+                found.setdefault(row.run, []).append(row.number)
     return [(run, number) for run in sorted(found, reverse=True) for number in found[run]]
 
 
+def _is_closed_with(session: Session, run: str, results: Sequence[int]) -> bool:
+    """Report whether all results of a run are valid, or these stood when it was closed: later ones are greater."""
+    row = session.get(RunRow, run)
+    if row is None or row.closed_at is not None:
+        return row is not None
+    return row.closed_result is not None and max(results, default=0) <= row.closed_result
+
+
 def _open_state(by: StateReader, wanted: WantedState, closing: ExitStack, *, is_stale: bool = False) -> OpenedState:
-    """Open the state that an epoch has left. Raises Misconfigured, Unreadable, Retryable."""
+    """Open the state that an epoch has left. Raises Misconfigured, Unreadable, NotClosed, Retryable."""
     services, dataflow, run, name = by.services, wanted.dataflow, wanted.run, wanted.name
     with by.transaction(dataflow) as session:
         retained = numbers_of(retained_checkpoints(session, dataflow))
@@ -130,6 +159,8 @@ def _open_state(by: StateReader, wanted: WantedState, closing: ExitStack, *, is_
             raise _unreadable(error.losses, dataflow, run, retained) from None
         topology = topology_of(session.get_one(RunRow, chosen.run).pinned or {})
         numbers = [row.id for row in chosen.rows]
+        if wanted.of_closed and not _is_closed_with(session, chosen.run, numbers):
+            raise NotClosed.of("reading.run_not_closed", run=chosen.run)
         claim = by.claim(session, dataflow, numbers, chosen.states)
     with ExitStack() as leased:
         lease = _lease(claim, leased)
@@ -173,9 +204,13 @@ def advice_on(run: str, retained: str) -> str:
 def _require_keyed(session: Session, dataflow: str, name: str) -> None:
     rows = runs_of(session, dataflow)
     known = keyed_states(session, dataflow)
-    if not rows or name in known:
-        return
-    raise Misconfigured.of("reading.state_unknown", dataflow=dataflow, name=name, known=", ".join(known) or "none")
+    if rows and name not in known:
+        raise unknown_state(dataflow, name, known)
+
+
+def unknown_state(dataflow: str, name: str, known: Sequence[str]) -> Misconfigured:
+    """Return the error about a state that no run of a dataflow has."""
+    return Misconfigured.of("reading.state_unknown", dataflow=dataflow, name=name, known=", ".join(known) or "none")
 
 
 def _of_epoch(topology: Topology, name: str, chosen: Chosen, manifests: Sequence[Manifest], advice: str) -> StateAt:

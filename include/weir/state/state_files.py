@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +23,9 @@ from weir.store.errors import NotFound
 from weir.store.remote import Seekable
 from weir.store.store import Store
 from weir.topology.partitions import KEY_GROUP_COLUMN
+
+_GAP: Final = 1 << 16
+"""The most bytes between two parts of a file that are fetched at once."""
 
 
 class Gone(Exception):
@@ -68,7 +71,7 @@ class _Fetched(Seekable):
 
     def __init__(self, store: Store, file: StateFile, segments: Sequence[Segment]) -> None:
         super().__init__(file.file.bytes)
-        self._parts = [(each.offset, _checked(store, file, each)) for each in segments]
+        self._parts = [part for near in _near(segments) for part in _checked(store, file, near)]
 
     def read(self, size: int = -1) -> bytes:
         end = self._size if size < 0 else min(self._size, self._at + size)
@@ -85,14 +88,31 @@ class _Fetched(Seekable):
         return bytes(found)
 
 
-def _checked(store: Store, file: StateFile, segment: Segment) -> bytes:
+def _near(segments: Sequence[Segment]) -> list[list[Segment]]:
+    """Group segments that one request fetches: one more costs more than the few bytes between them."""
+    found: list[list[Segment]] = []
+    for each in sorted(segments, key=lambda segment: segment.offset):
+        if found and each.offset - found[-1][-1].end <= _GAP:
+            found[-1].append(each)
+        else:
+            found.append([each])
+    return found
+
+
+def _checked(store: Store, file: StateFile, near: Sequence[Segment]) -> list[tuple[int, bytes]]:
+    """Return offset and bytes of segments that lie near each other."""
+    first = near[0].offset
     try:
-        data = store.read(file.path, segment.offset, segment.length)
+        data = store.read(file.path, first, near[-1].end - first)
     except NotFound:
         raise Gone(Message("state.file_gone", file_path=file.path, bytes=file.file.bytes), is_there=False) from None
+    return [(each.offset, _as_recorded(file, each, data[each.offset - first : each.end - first])) for each in near]
+
+
+def _as_recorded(file: StateFile, segment: Segment, data: bytes) -> bytes:
     found = hashlib.sha256(data).hexdigest()
     if found != segment.sha256:
-        where = f"bytes {segment.offset} to {segment.offset + segment.length}"
+        where = f"bytes {segment.offset} to {segment.end}"
         raise Gone(
             Message("state.file_damaged", file_path=file.path, where=where, sha256=segment.sha256, found=found),
             is_there=True,

@@ -11,6 +11,7 @@ from datetime import date
 from decimal import Decimal
 from enum import Enum
 from functools import singledispatch
+from math import inf, isfinite
 from typing import Any, Final
 
 from weir.recovery.rules.plan import Plan
@@ -21,9 +22,15 @@ VERSION: Final = 1
 """Of every document: docs/reference/contracts.md says when it changes."""
 
 
+_NO_JSON: Final = {inf: "Infinity", -inf: "-Infinity"}
+
+
 @singledispatch
 def plain(value: Any) -> Any:
-    """Return a value for JSON: dataclasses as objects, times in ISO 8601, decimals as text, bytes in hex."""
+    """Return a value for JSON: dataclasses as objects, times in ISO 8601, decimals as text, bytes in hex.
+
+    Numbers that JSON does not have are texts, as Spark writes them: "NaN", "Infinity", "-Infinity".
+    """
     if is_dataclass(value):
         return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
     return value
@@ -35,6 +42,7 @@ plain.register(tuple, lambda value: [plain(each) for each in value])
 plain.register(Enum, lambda value: value.value)
 plain.register(date, lambda value: value.isoformat())
 plain.register(Decimal, str)
+plain.register(float, lambda value: value if isfinite(value) else _NO_JSON.get(value, "NaN"))
 plain.register(bytes, bytes.hex)
 plain.register(RegionId, str)
 plain.register(Plan, Plan.to_json)  # as it is recorded

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.dataflow.state import StateKind
+from weir.errors import Misconfigured
 from weir.ledger.database.tables import RunRow
 from weir.ledger.names import require_dataflow
 from weir.ledger.runs import topology_of
@@ -26,12 +27,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedStateView:
-    """A keyed state as the newest run that has begun declares it: its stage, its key columns, its schema in DDL."""
+    """A keyed state as the newest run that has begun declares it: its stage, its key columns, its schema in DDL.
+
+    Whoever may read the DAG may look up rows of one that `is_queryable` over HTTP.
+    """
 
     name: str
     stage: str
     keys: tuple[str, ...]
     schema: str
+    is_queryable: bool
 
 
 def keyed_state_views(session: Session, dataflow: str) -> list[KeyedStateView]:
@@ -42,12 +47,26 @@ def keyed_state_views(session: Session, dataflow: str) -> list[KeyedStateView]:
     if pinned is None:
         return []
     found = [
-        KeyedStateView(name=state.name, stage=stage.name, keys=state.keys, schema=state.schema)
+        KeyedStateView(
+            name=state.name,
+            stage=stage.name,
+            keys=state.keys,
+            schema=state.schema,
+            is_queryable=state.queryable,
+        )
         for stage in topology_of(pinned).dataflow.stages
         for state in stage.states
         if state.kind is StateKind.KEYED
     ]
     return sorted(found, key=lambda each: each.name)
+
+
+def require_queryable(services: Services, dataflow: str, state: str) -> None:
+    """Raise Misconfigured for a state that the newest run that has begun does not declare as queryable."""
+    with services.ledger.transaction() as session:
+        found = keyed_state_views(session, dataflow)
+    if not any(each.is_queryable for each in found if each.name == state):
+        raise Misconfigured.of("views.state_not_queryable", dataflow=dataflow, state=state)
 
 
 def row_of_key(

@@ -9,20 +9,28 @@ import sys
 import threading
 from http.client import HTTPConnection
 
+import pyarrow as pa
 import pytest
 import uvicorn
 from sqlalchemy import select
+from starlette.applications import Starlette
+from starlette.routing import Route
+from starlette.testclient import TestClient
 from tests.messages.kinds import of_kind
 from tests.weir.command_line import use
 from tests.weir.reading.parquet_world import ReaderWorld
 from tests.weir.reading.state_world import epoch, history, keeps_state, run_days
 from tests.weir.small_dataflow import ladder
 
-from weir.cli.state_service import StateService, read_tokens
+import weir
+from weir.cli.state_server import guarded, read_tokens, served_states
 from weir.environment import opened_services
 from weir.errors import Misconfigured
 from weir.ledger.database.tables import LeaseRow
 from weir.reading.lookups import RowGroupCache
+from weir.reading.state_opening import StateReader, WantedState
+from weir.serving.served import ServedState
+from weir.serving.state_service import PATHS, StateService
 
 ROWS = "/v1/dataflows/ladder/states/history/rows"
 
@@ -30,13 +38,19 @@ ROWS = "/v1/dataflows/ladder/states/history/rows"
 class Served:
     """A service at a port of its own, and the clock by which it looks for a newer epoch."""
 
-    def __init__(self, services):
-        self.now = 0.0
-        self._service = StateService(services, ["ladder.history"], [b"a token"], RowGroupCache(), lambda: self.now)
+    def __init__(self, services, *named):
+        self.now = self.passes = 0.0
+        is_served = served_states(services, named)
+        self._service = StateService(StateReader(services), is_served, RowGroupCache(), self._clock)
         self._socket = socket.create_server(("127.0.0.1", 0))
-        self._server = uvicorn.Server(uvicorn.Config(self._service.app, log_level="error"))
+        app = guarded(self._service, [b"a token"])
+        self._server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]})
         self._thread.start()
+
+    def _clock(self):
+        self.now += self.passes
+        return self.now
 
     def close(self):
         self._server.should_exit = True
@@ -52,21 +66,31 @@ def ask(address, path, body=None, bearer="a token", **headers):
     given = {"Authorization": f"Bearer {bearer}", "Connection": "close", **headers}
     connection.request("GET" if body is None else "POST", path, body, given)
     answer = connection.getresponse()
-    text = answer.read()
+    found = answer.read()
     connection.close()
-    return answer.status, json.loads(text) if text else None, answer.headers
+    is_json = answer.headers.get("Content-Type") == "application/json"
+    return answer.status, json.loads(found, parse_constant=fail) if is_json else found, answer.headers
 
 
-@pytest.fixture
-def days(tmp_path, monkeypatch):
+def fail(constant):
+    raise AssertionError(f"{constant} is no JSON")
+
+
+@pytest.fixture(params=[1])
+def days(tmp_path, monkeypatch, request):
+    """Two days; parametrized by the number of checkpoints that are retained."""
     use(monkeypatch, tmp_path)
-    return run_days(keeps_state(ReaderWorld(tmp_path, ladder())), history(retained_checkpoints=1), 1, 2)
+    flow = history(retained_checkpoints=request.param)
+    return run_days(keeps_state(ReaderWorld(tmp_path, ladder())), flow, 1, 2)
+
+
+all_retained = pytest.mark.parametrize("days", [2], indirect=True)
 
 
 @pytest.fixture
 def served(days):
     with opened_services() as services:
-        found = Served(services)
+        found = Served(services, "ladder.history")
         yield found
         found.close()
 
@@ -133,6 +157,108 @@ def test_while_a_correction_runs_the_rows_of_before_are_answered_as_stale_unless
     assert (status, found["stale"], found["rows"]) == (200, False, [{"tail": "N2", "n": 200}])
 
 
+def aircraft(days, day, *subtasks):
+    """Run tasks of a day that keep the state, and none that comes after them."""
+    for subtask in subtasks:
+        days.airflow.step(days.airflow.task(f"scheduled__2013-01-{day:02d}", "aircraft-known", subtask))
+
+
+def test_rows_that_may_be_rolled_back_are_answered_only_where_they_are_asked_for(days, served):
+    days.airflow.dag_run(3)
+    days.airflow.step(days.airflow.task("scheduled__2013-01-03", "flights"))
+    aircraft(days, 3, 0, 1)
+    found = {}
+    for isolation in ("committed", "provisional"):
+        answer = served.ask(f"{ROWS}?key=N3&isolation={isolation}")[1]
+        found[isolation] = answer["epoch"], answer["rows"], answer["stale"]
+    assert found == {
+        "committed": (epoch(2), [], False),
+        "provisional": (epoch(3), [{"tail": "N3", "n": 30}], False),
+    }
+    named = f"{ROWS}?key=N3&epoch={epoch(3)}"
+    assert (served.ask(named)[0], served.ask(f"{named}&isolation=provisional")[0]) == (503, 200)
+    days.airflow.run_until_quiet()
+    assert served.ask(named)[1]["rows"] == [{"tail": "N3", "n": 30}]
+    assert served.ask(f"{ROWS}?key=N3&isolation=some")[0] == 400
+
+
+def test_rows_as_arrow_say_the_rest_in_their_schema(served):
+    asked = {"Accept": "application/vnd.apache.arrow.stream"}
+    body = json.dumps({"keys": [["N2"], ["N9"], [None]]})
+    status, found, headers = served.ask(f"{ROWS}:get", body, **asked)
+    assert (status, headers["Content-Type"]) == (200, asked["Accept"])
+    table = pa.ipc.open_stream(found).read_all()
+    assert table.to_pylist() == [{"tail": "N2", "n": 2}, {"tail": None, "n": 6}]
+    assert json.loads(table.schema.metadata[b"weir"])["epoch"] == epoch(2)
+    table = pa.ipc.open_stream(served.ask(f"{ROWS}?prefix=N9", **asked)[1]).read_all()
+    assert (table.num_rows, table.schema.names) == (0, ["tail", "n"])
+    assert json.loads(table.schema.metadata[b"weir"])["next_after"] is None
+    assert served.ask(f"{ROWS}?key=N2")[2]["ETag"] != served.ask(f"{ROWS}?key=N2", **asked)[2]["ETag"]
+
+
+def test_a_request_that_lasts_too_long_is_refused_and_goes_on_when_it_is_asked_again(served):
+    served.passes = 4.0  # at each look at the clock
+    body = json.dumps({"keys": [["N1"], ["N2"], ["N3"], ["N4"]]})
+    status, found, headers = served.ask(f"{ROWS}:get", body)
+    assert (status, headers["Retry-After"]) == (503, "1")
+    assert "10 s" in found["error"]
+    served.passes = 0.0
+    assert served.ask(f"{ROWS}:get", body)[0] == 200
+
+
+def test_without_names_what_is_declared_queryable_is_served(tmp_path, monkeypatch):
+    use(monkeypatch, tmp_path)
+    days = run_days(keeps_state(ReaderWorld(tmp_path, ladder())), history(), 1)
+    with opened_services() as services:
+        found = Served(services)
+        status, said, _ = found.ask(f"{ROWS}?key=N1")
+        assert (status, "queryable=True" in said["error"]) == (404, True)
+        run_days(days, history(queryable=True), 2)
+        assert found.ask(f"{ROWS}?key=N1")[1]["rows"] == [{"tail": "N1", "n": 10}]
+        found.close()
+
+
+@pytest.mark.parametrize(
+    ("named", "kind"), [("other", "ledger.dataflow_unknown"), ("ladder.other", "reading.state_unknown")]
+)
+def test_a_name_that_the_ledger_does_not_know_is_refused_before_anything_is_served(days, named, kind):
+    with pytest.raises(Misconfigured, check=of_kind(kind)):
+        served_states(days.services, ["ladder.history", named])
+
+
+def test_an_epoch_is_closed_only_when_nobody_reads_it_any_more(days):
+    now = [0.0]
+    wanted = WantedState(dataflow="ladder", name="history", of_closed=True)
+    state = ServedState(StateReader(days.services), wanted, RowGroupCache(), lambda: now[0])
+    with state.at(None) as before:
+        days.run(3)
+        now[0] += 1
+        with state.at(None) as after:
+            assert (before.opened.epoch, after.opened.epoch) == (epoch(2), epoch(3))
+            state.close()
+            assert (before.get(["N3"]), after.get(["N3"])) == (None, {"tail": "N3", "n": 30})
+    for each in (before, after):
+        with pytest.raises(Misconfigured, match="closed"):
+            each.get(["N3"])
+
+
+@all_retained
+def test_a_service_without_leases_looks_again_where_a_file_has_gone_meanwhile(days):
+    by = StateReader(days.services, is_leasing=False)
+    service = StateService(by, lambda *_: None, RowGroupCache(most_bytes=0), lambda: 0.0)
+    with TestClient(Starlette(routes=[Route(PATHS["GET"], service.answer)])) as client:
+        assert client.get(f"{ROWS}?key=N1").json()["rows"] == [{"tail": "N1", "n": 10}]
+        with weir.open("ladder", epoch(2), state="history") as state:
+            before = [file.path for part in state.partitions for file in part.files if file.epoch == epoch(2)]
+        days.airflow.engine.plan[epoch(2)] = {"N1": 100, "N2": 200}
+        days.airflow.clear_run_by_hand("scheduled__2013-01-02")
+        days.airflow.run_until_quiet()
+        for path in before:
+            days.store.delete(path)
+        assert client.get(f"{ROWS}?key=N1").json()["rows"] == [{"tail": "N1", "n": 100}]
+        assert client.get(f"{ROWS}?key=N1&epoch={epoch(2)}").json()["rows"] == [{"tail": "N1", "n": 100}]
+
+
 def test_the_command_serves_until_it_is_interrupted(days, tmp_path):
     tokens = tmp_path / "tokens"
     tokens.touch(mode=0o600)
@@ -163,7 +289,7 @@ def test_the_leases_of_one_epoch_are_held_and_end_with_the_service(days):
             return len(list(session.scalars(select(LeaseRow))))
 
     with opened_services() as services:
-        found = Served(services)
+        found = Served(services, "ladder")
         for _ in range(3):
             found.now += 1
             assert found.ask(f"{ROWS}?key=N1")[0] == 200

@@ -26,7 +26,7 @@ SCHEMA = (
 )
 
 
-def history(parallelism=2, ttl=None, **more):
+def history(parallelism=2, ttl=None, *, queryable=False, **more):
     return Dataflow(
         "ladder",
         [
@@ -36,7 +36,7 @@ def history(parallelism=2, ttl=None, **more):
                 "pipelines.ladder:aircraft",
                 [blocking("flights", by="content")],
                 parallelism=parallelism,
-                state=keyed_state("history", key="tail", schema="tail STRING, n BIGINT", ttl=ttl),
+                state=keyed_state("history", key="tail", schema="tail STRING, n BIGINT", ttl=ttl, queryable=queryable),
             ),
             sink("aircraft", "known"),
         ],

@@ -75,7 +75,13 @@ def list_(dataflow: DataflowName, as_json: AsJson = False) -> None:
 
 _STATES = Listing(
     "states",
-    (key_column("name"), value("stage"), value("key", lambda row: ", ".join(row.keys)), text("schema")),
+    (
+        key_column("name"),
+        value("stage"),
+        value("key", lambda row: ", ".join(row.keys)),
+        value("queryable", lambda row: "yes" if row.is_queryable else ""),
+        text("schema"),
+    ),
     "No stage of it keeps a keyed state.",
 )
 
@@ -165,8 +171,11 @@ def sql(
 
 @state_app.command()
 def serve(
-    served: Annotated[list[str], typer.Argument(metavar="DATAFLOW[.STATE]...", help="What is served.")],
     tokens: Annotated[Path, typer.Option(help="A file of tokens, one a line, that only its owner can read.")],
+    served: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[DATAFLOW[.STATE]]...", help="What is served; default: what is queryable."),
+    ] = None,
     host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port; 0 for any that is free.")] = 8095,
     cache: Annotated[int, typer.Option(help="The most MiB of rows that are kept in memory.")] = 1024,
@@ -175,16 +184,17 @@ def serve(
     with needed_for("The service", "this command runs"):
         import uvicorn  # noqa: PLC0415  an extra
 
-        from weir.cli.state_service import StateService, read_tokens  # noqa: PLC0415
+        from weir.cli.state_server import guarded, read_tokens, served_states  # noqa: PLC0415
+        from weir.serving.state_service import StateService  # noqa: PLC0415
     from weir.reading.lookups import RowGroupCache  # noqa: PLC0415  pyarrow is slow to import
+    from weir.reading.state_opening import StateReader  # noqa: PLC0415  likewise
 
     known = read_tokens(tokens)
-    with (
-        opened_services() as services,
-        contextlib.closing(StateService(services, served, known, RowGroupCache(cache << 20))) as of,
-    ):
-        server = uvicorn.Server(uvicorn.Config(of.app, host=host, port=port, log_level="info", access_log=False))
-        server.run()
+    with opened_services() as services:
+        is_served = served_states(services, served or ())
+        with contextlib.closing(StateService(StateReader(services), is_served, RowGroupCache(cache << 20))) as service:
+            app = guarded(service, known)
+            uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="info", access_log=False)).run()
 
 
 @dataclass(frozen=True, slots=True)

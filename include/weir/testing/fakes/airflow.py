@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 from weir.assembly import coordinator_of
 from weir.attempts.failing import Users
@@ -88,8 +88,8 @@ class FakeAirflow:
         return self.time
 
     def dag_run(self, day: int = 1, *, is_queued: bool = False, kind: str = "scheduled") -> str:
-        """Start the DagRun of a day in January 2013, or queue it; return its run id."""
-        run_id = f"{kind}__2013-01-{day:02d}"
+        """Start the DagRun of a day, counted from the 1st of January 2013 on, or queue it; return its run id."""
+        run_id = f"{kind}__{date(2013, 1, 1) + timedelta(days=day - 1)}"
         self._verify_integrity(run_id)
         if is_queued:
             self.queued.add(run_id)

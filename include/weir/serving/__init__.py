@@ -1,0 +1,1 @@
+"""Rows of keyed state for other programs, over HTTP."""

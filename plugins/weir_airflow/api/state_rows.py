@@ -1,0 +1,67 @@
+"""Rows of queryable states, for those who may read the DAG.
+
+Invariant: a request is answered only to a user who may read the task instances of each DAG that has runs of the
+dataflow; nothing is written, neither into the ledger nor into the store.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Final
+
+from airflow.api_fastapi.core_api.security import GetUserDep
+from fastapi import APIRouter, Request, Response, status
+from fastapi.concurrency import run_in_threadpool
+
+from weir.coordination.services import Services
+from weir.errors import Message, WeirError
+from weir.ledger.ledger import Ledger
+from weir.reading.lookups import RowGroupCache
+from weir.reading.state_opening import StateReader
+from weir.requests.verbs import dags_of
+from weir.serving.state_service import PATHS, StateService, refused
+from weir.views.states import require_queryable
+from weir_airflow.api.users import rights_of
+from weir_airflow.connections.connections import settings
+
+if TYPE_CHECKING:
+    from weir.settings import Settings
+
+log = logging.getLogger(__name__)
+
+router = APIRouter()
+
+CACHED_BYTES: Final = 256 << 20
+"""The bound of rows that an API server keeps in memory."""
+
+
+@router.get(PATHS["GET"], response_model=None)
+@router.post(PATHS["POST"], response_model=None)
+async def rows(request: Request, user: GetUserDep) -> Response:
+    """Answer with rows of a queryable state."""
+    dataflow = request.path_params["dataflow"]
+    try:
+        services, service = await run_in_threadpool(lambda: _service(settings()))
+        dags = await run_in_threadpool(dags_of, services, dataflow)
+    except WeirError as error:
+        log.warning("Rows cannot be looked up: %s", error)  # it says where ledger and store are
+        return refused(status.HTTP_503_SERVICE_UNAVAILABLE, Message("serving.not_now"))
+    if not await run_in_threadpool(_may_read, user, dags):
+        return refused(status.HTTP_403_FORBIDDEN, Message("api.rows_forbidden", dataflow=dataflow))
+    return await service.answer(request)
+
+
+def _may_read(user: GetUserDep, dags: tuple[str, ...]) -> bool:
+    from airflow.api_fastapi.app import get_auth_manager  # noqa: PLC0415  the app is being made while this is imported
+
+    manager = get_auth_manager()
+    return all(rights_of(manager, user, dag_id).reads for dag_id in dags)
+
+
+@lru_cache(maxsize=1)
+def _service(of: Settings) -> tuple[Services, StateService]:
+    """Return what answers in this process. Raises NotMigrated, OtherBuild, Misconfigured or Retryable."""
+    services = Services.of(of, Ledger.open_as_it_is(of.ledger))
+    by = StateReader(services, is_leasing=False)
+    return services, StateService(by, partial(require_queryable, services), RowGroupCache(CACHED_BYTES))
