@@ -7,7 +7,8 @@ dataflow; nothing is written, neither into the ledger nor into the store.
 from __future__ import annotations
 
 import logging
-from functools import lru_cache, partial
+from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from airflow.api_fastapi.core_api.security import GetUserDep
@@ -42,7 +43,7 @@ async def rows(request: Request, user: GetUserDep) -> Response:
     """Answer with rows of a queryable state."""
     dataflow = request.path_params["dataflow"]
     try:
-        services, service = await run_in_threadpool(lambda: _service(settings()))
+        services, service = await run_in_threadpool(_SERVED.now)
         dags = await run_in_threadpool(dags_of, services, dataflow)
     except WeirError as error:
         log.warning("Rows cannot be looked up: %s", error)  # it says where ledger and store are
@@ -56,12 +57,26 @@ def _may_read(user: GetUserDep, dags: tuple[str, ...]) -> bool:
     from airflow.api_fastapi.app import get_auth_manager  # noqa: PLC0415  the app is being made while this is imported
 
     manager = get_auth_manager()
-    return all(rights_of(manager, user, dag_id).reads for dag_id in dags)
+    return bool(dags) and all(rights_of(manager, user, dag_id).reads for dag_id in dags)
 
 
-@lru_cache(maxsize=1)
-def _service(of: Settings) -> tuple[Services, StateService]:
-    """Return what answers in this process. Raises NotMigrated, OtherBuild, Misconfigured or Retryable."""
-    services = Services.of(of, Ledger.open_as_it_is(of.ledger))
-    by = StateReader(services, is_leasing=False)
-    return services, StateService(by, partial(require_queryable, services), RowGroupCache(CACHED_BYTES))
+class _Served:
+    """What answers in this process, as long as the settings are the same."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._of: tuple[Settings, Services, StateService] | None = None
+
+    def now(self) -> tuple[Services, StateService]:
+        """Return it. Raises NotMigrated, OtherBuild, Misconfigured or Retryable."""
+        found = settings()
+        with self._lock:
+            if self._of is None or self._of[0] != found:
+                services = Services.of(found, Ledger.open_as_it_is(found.ledger))
+                by = StateReader(services, is_leasing=False)
+                service = StateService(by, partial(require_queryable, services), RowGroupCache(CACHED_BYTES))
+                self._of = found, services, service
+            return self._of[1:]
+
+
+_SERVED: Final = _Served()
