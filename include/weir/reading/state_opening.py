@@ -35,6 +35,7 @@ from weir.snapshots.source import Folder, find_source
 from weir.state.checkpoint_content import read_checkpoint
 from weir.state.compactions import missing_files
 from weir.state.file_rules import expired_until
+from weir.topology.ids import RunId
 from weir.topology.key_groups import key_group_range
 from weir.topology.regions import Topology
 
@@ -122,7 +123,7 @@ def _newest_closed(services: Services, wanted: WantedState) -> str | None:
         return session.scalar(_present(wanted).where(was_closed).order_by(RunRow.epoch.desc()).limit(1))
 
 
-def _present(wanted: WantedState) -> Select[tuple[str]]:
+def _present(wanted: WantedState) -> Select[RunId]:
     """Select the runs that have results of the state; of a sealed one nothing counts."""
     present = select(ResultRow.run).join(RunRow, RunRow.id == ResultRow.run)
     present = present.where(RunRow.dataflow == wanted.dataflow, RunRow.sealed_at.is_(None))

@@ -65,7 +65,13 @@ def test_an_earlier_epoch_has_its_own_row(days):
 
 def test_the_states_that_are_declared_are_listed(days):
     (told,) = json.loads(typed("list", "ladder", "--json"))["states"]
-    assert told == {"name": "history", "stage": "aircraft", "keys": ["tail"], "schema": "tail STRING, n BIGINT"}
+    assert told == {
+        "name": "history",
+        "stage": "aircraft",
+        "keys": ["tail"],
+        "schema": "tail STRING, n BIGINT",
+        "is_queryable": False,
+    }
     assert "history" in typed("list", "ladder")
 
 
