@@ -16,6 +16,7 @@ from weir.errors import Misconfigured, SuppressRestarts
 from weir.ledger.clears import add_pending_clear
 from weir.ledger.database.tables import AttemptRow, FailoverRow, PendingClearRow, PublicationRow, ResultRow, RunRow
 from weir.ledger.runs import run_by_id
+from weir.reading.choosing import choose
 from weir.rebuild.rebuild import rebuild
 from weir.recovery.run_plans import reaching
 from weir.requests.request import Request
@@ -102,6 +103,24 @@ def test_later_days_go_on_from_the_day_before_and_publish(world, tmp_path):
     assert [states_of(world, day) for day in (4, 5)] == [states_of(without, day) for day in (4, 5)]
     states = world.airflow.states()
     assert {states[each] for each in states if "2013-01-04" in each or "2013-01-05" in each} == {"success"}
+
+
+def test_the_newest_state_is_never_that_of_a_sealed_day(tmp_path):
+    flow = aircraft()
+    report = Stage("report", "pipelines.ladder:report", [blocking("aircraft")])
+    world = World(tmp_path, replace(flow, stages=(*flow.stages, report, sink("report", "told"))))
+    run_days(world.airflow, 1, 2)
+    world.fault = FailsOn(world, 3, "report-told")
+    world.airflow.dag_run(3)
+    settle(world)
+    assert newest_state(world) == RUNS[2]
+    sealed(world)
+    assert newest_state(world) == RUNS[1]
+
+
+def newest_state(world):
+    with world.ledger.transaction() as session:
+        return choose(session, "ladder", None, "history").run
 
 
 def test_a_persons_clear_lifts_the_seal_and_later_days_are_corrected(world, tmp_path):
