@@ -423,6 +423,13 @@ RETAINING: Final = (
 )
 
 STATES: Final = (
+    Fault(
+        name="half-a-correction-is-answered",
+        module="include/weir/reading/state_opening.py",
+        edits=(("    return all(changed) or not any(changed)\n", "    return True\n"),),
+        breaks="A look-up gives rows of some subtasks as they are corrected, and of others as they were.",
+        tests="tests/weir/serving",
+    ),
     _fault(
         "one-checkpoint-too-few-is-retained",
         f"{STATE}retention_rules",

@@ -135,17 +135,36 @@ def _whole_candidates(services: Services, wanted: WantedState) -> list[tuple[str
     with services.ledger.transaction() as session:
         found: dict[str, list[int | None]] = {run: [None] for run in session.scalars(_present(wanted))}
         for row in retained_checkpoints(session, wanted.dataflow):
-            if not wanted.of_closed or _is_closed_with(session, row.run, row.results):
+            if not wanted.of_closed or _stood_at_close(session.get(RunRow, row.run), row.results):
                 found.setdefault(row.run, []).append(row.number)
     return [(run, number) for run in sorted(found, reverse=True) for number in found[run]]
 
 
-def _is_closed_with(session: Session, run: str, results: Sequence[int]) -> bool:
-    """Report whether all results of a run are valid, or these stood when it was closed: later ones are greater."""
-    row = session.get(RunRow, run)
-    if row is None or row.closed_at is not None:
-        return row is not None
-    return row.closed_result is not None and max(results, default=0) <= row.closed_result
+def _stood_at_close(row: RunRow | None, results: Sequence[int]) -> bool:
+    """Report whether results stood when their run was last closed: those that came later have greater numbers.
+
+    A ledger that was rebuilt has no such number; it knows whether a run is closed.
+    """
+    if row is None or row.closed_result is None:
+        return row is not None and row.closed_at is not None
+    return max(results, default=0) <= row.closed_result
+
+
+def _is_closed_with(session: Session, chosen: Chosen) -> bool:
+    """Report whether a run is closed with the state of all subtasks, none of which is alone in having been corrected.
+
+    Where only some subtasks have other rows than when the run was closed, the others are being computed again, or have
+    yet to be.
+    """
+    run = session.get_one(RunRow, chosen.run)
+    later = {row.id for row in chosen.rows if not _stood_at_close(run, [row.id])}
+    if not later or run.closed_at is None:
+        return not later
+    of_state = (ResultRow.run == chosen.run, ResultRow.stage == chosen.stage, ResultRow.layout == chosen.layout)
+    before = select(ResultRow).where(*of_state, ResultRow.id <= run.closed_result).order_by(ResultRow.id)
+    digests = {row.subtask: row.digest for row in session.scalars(before)}
+    changed = [row.id in later and row.digest != digests.get(row.subtask) for row in chosen.rows]
+    return all(changed) or not any(changed)
 
 
 def _open_state(by: StateReader, wanted: WantedState, closing: ExitStack, *, is_stale: bool = False) -> OpenedState:
@@ -160,7 +179,7 @@ def _open_state(by: StateReader, wanted: WantedState, closing: ExitStack, *, is_
             raise _unreadable(error.losses, dataflow, run, retained) from None
         topology = topology_of(session.get_one(RunRow, chosen.run).pinned or {})
         numbers = [row.id for row in chosen.rows]
-        if wanted.of_closed and not _is_closed_with(session, chosen.run, numbers):
+        if wanted.of_closed and not _is_closed_with(session, chosen):
             raise NotClosed.of("reading.run_not_closed", run=chosen.run)
         claim = by.claim(session, dataflow, numbers, chosen.states)
     with ExitStack() as leased:
