@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
+from typing import Final
 
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
@@ -24,8 +25,9 @@ from weir.execution.partition_state import PartitionState
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot
 from weir.formats.manifest import Manifest
 from weir.formats.paths import checkpoint_path
+from weir.ledger.attempts import Origin
 from weir.ledger.checkpoints import checkpoint_row, retained_checkpoints
-from weir.ledger.database.tables import CheckpointRow, ResultRow, RunRow
+from weir.ledger.database.tables import AttemptRow, CheckpointRow, ResultRow, RunRow
 from weir.ledger.names import require_dataflow
 from weir.ledger.runs import runs_of, topology_of
 from weir.reading.availability import Chosen, Unreadable, manifests_of
@@ -151,20 +153,29 @@ def _stood_at_close(row: RunRow | None, results: Sequence[int]) -> bool:
 
 
 def _is_closed_with(session: Session, chosen: Chosen) -> bool:
-    """Report whether a run is closed with the state of all subtasks, none of which is alone in having been corrected.
+    """Report whether a run is closed with the state of all subtasks, and none has half of what a person has cleared.
 
-    Where only some subtasks have other rows than when the run was closed, the others are being computed again, or have
-    yet to be.
+    A run of which Weir has something computed again is not closed until all of it is valid. Of what a person clears the
+    ledger learns when it begins: where some subtasks have other rows since, and others have not run, these may follow.
     """
     run = session.get_one(RunRow, chosen.run)
-    later = {row.id for row in chosen.rows if not _stood_at_close(run, [row.id])}
+    later = [row for row in chosen.rows if not _stood_at_close(run, [row.id])]
     if not later or run.closed_at is None:
         return not later
-    of_state = (ResultRow.run == chosen.run, ResultRow.stage == chosen.stage, ResultRow.layout == chosen.layout)
-    before = select(ResultRow).where(*of_state, ResultRow.id <= run.closed_result).order_by(ResultRow.id)
-    digests = {row.subtask: row.digest for row in session.scalars(before)}
-    changed = [row.id in later and row.digest != digests.get(row.subtask) for row in chosen.rows]
-    return all(changed) or not any(changed)
+    return len(later) == len(chosen.rows) or not any(_is_changed_by_person(session, run, row) for row in later)
+
+
+def _is_changed_by_person(session: Session, run: RunRow, row: ResultRow) -> bool:
+    if session.get_one(AttemptRow, row.attempt).origin not in _BY_PERSON:
+        return False
+    of_same = (ResultRow.run == row.run, ResultRow.stage == row.stage, ResultRow.layout == row.layout)
+    before = select(ResultRow.digest).where(*of_same, ResultRow.subtask == row.subtask)
+    before = before.where(ResultRow.id <= run.closed_result).order_by(ResultRow.id.desc()).limit(1)
+    return session.scalar(before) != row.digest
+
+
+_BY_PERSON: Final = {Origin.CLEARED_BY_PERSON.value, Origin.RETRY.value}
+"""Of attempts: what a person has cleared, or has failed at first."""
 
 
 def _open_state(by: StateReader, wanted: WantedState, closing: ExitStack, *, is_stale: bool = False) -> OpenedState:

@@ -182,6 +182,28 @@ def test_rows_that_may_be_rolled_back_are_answered_only_where_they_are_asked_for
     assert served.ask(f"{ROWS}?key=N3&isolation=some")[0] == 400
 
 
+@all_retained
+@pytest.mark.parametrize("other", [{}, {"N1": 100, "N2": 200, "N3": "deleted", "N4": 400, "N5": 500, "N7": 700}])
+def test_half_of_what_a_person_clears_is_not_answered_and_an_equal_half_is(days, served, other):
+    days.airflow.engine.plan[epoch(2)].update(other)
+    days.airflow.clear_by_hand("scheduled__2013-01-02", "aircraft-known", 0)
+    aircraft(days, 2, 0)
+    found = {}
+    for asked in ("", f"&epoch={epoch(2)}", "&isolation=provisional"):
+        status, answer, _ = served.ask(f"{ROWS}?key=N2{asked}")
+        found[asked] = (status, answer.get("epoch"), answer.get("stale"))
+    assert found == {
+        "": (200, epoch(1 if other else 2), bool(other)),
+        f"&epoch={epoch(2)}": (503, None, None) if other else (200, epoch(2), False),
+        "&isolation=provisional": (200, epoch(2), False),
+    }
+    days.airflow.clear_by_hand("scheduled__2013-01-02", "aircraft-known", 1)
+    aircraft(days, 2, 1)
+    served.now += 1
+    answer = served.ask(f"{ROWS}?key=N2")[1]
+    assert (answer["epoch"], answer["stale"], answer["rows"][0]["n"]) == (epoch(2), False, 200 if other else 2)
+
+
 def test_rows_as_arrow_say_the_rest_in_their_schema(served):
     asked = {"Accept": "application/vnd.apache.arrow.stream"}
     body = json.dumps({"keys": [["N2"], ["N9"], [None]]})
