@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -147,6 +147,15 @@ class RowGroupCache:
         return found
 
 
+class _RowGroup(NamedTuple):
+    """A row group of a file of a partition, and the key by which its rows are cached."""
+
+    key: tuple[str, ...]
+    part: OpenStatePartition
+    file: StateFile
+    number: int
+
+
 class Lookups:
     """Look-ups in one open state; the cache may be shared by all states and epochs of one store."""
 
@@ -155,6 +164,7 @@ class Lookups:
         self._cache, self._shape = cache, opened.shape
         self._stored = self._shape.stored
         self._schema = str(self._stored)
+        self._by_group: dict[int, list[list[_RowGroup]]] = {}
         self.version = _version_of(opened)
         """Differs where rows may."""
 
@@ -226,14 +236,21 @@ class Lookups:
 
     def _files(self, group: int, look: Look) -> Iterator[Iterator[CachedRows]]:
         """Yield the row groups that may hold a key group, of each file, newest first."""
-        for part, file in self.opened.files_of(group):
-            yield (self._row_group(part, file, number, look) for number in row_groups_of(file, (group, group)))
+        found = self._by_group.get(group)
+        if found is None:
+            found = self._by_group[group] = [
+                [_RowGroup((file.path, file.file.sha256, str(at), self._schema), part, file, at) for at in numbers]
+                for part, file in self.opened.files_of(group)
+                if (numbers := row_groups_of(file, (group, group)))
+            ]
+        for row_groups in found:
+            yield (self._read(each, look) for each in row_groups)
 
-    def _row_group(self, part: OpenStatePartition, file: StateFile, number: int, look: Look) -> CachedRows:
+    def _read(self, of: _RowGroup, look: Look) -> CachedRows:
         look()
         return self._cache.get(
-            (file.path, file.file.sha256, str(number), self._schema),
-            lambda: CachedRows(self.opened.row_group(part, file, number, self._stored), self.opened.keys),
+            of.key,
+            lambda: CachedRows(self.opened.row_group(of.part, of.file, of.number, self._stored), self.opened.keys),
         )
 
     def _key(self, row: Mapping[str, Any]) -> _Ordered:

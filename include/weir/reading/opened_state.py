@@ -153,7 +153,6 @@ class OpenedState(Opened):
         Reads the row groups that may hold it, the newest file first. Raises Misconfigured for a key that cannot be one,
         Unreadable for a file that is gone or damaged, and Retryable.
         """
-        self._require_open()
         shape, asked = self.shape, self.typed_key(key)
         group = self.group_of(asked)
         for part, file in self.files_of(group):
@@ -198,13 +197,13 @@ class OpenedState(Opened):
         return {name: _typed(name, value, fields.field(name).type) for name, value in zip(names, values, strict=True)}
 
     def group_of(self, key: Mapping[str, Any]) -> int:
-        """Return the key group of a key or prefix."""
+        """Return the key group of a key or prefix. Raises Misconfigured if this is closed."""
+        self._require_open()
         values = [key[name] for name in self.divided_by]
         return key_group(list(zip(self._key_types, values, strict=True)), self._at.max_parallelism)
 
     def files_of(self, group: int) -> list[tuple[OpenStatePartition, StateFile]]:
-        """Return the files that name a key group, newest first. Raises Misconfigured if this is closed."""
-        self._require_open()
+        """Return the files that name a key group, newest first."""
         return [
             (part, file)
             for part in self.partitions
