@@ -426,7 +426,7 @@ STATES: Final = (
     Fault(
         name="half-a-correction-is-answered",
         module="include/weir/reading/state_opening.py",
-        edits=(("len(later) == len(chosen.rows) or not any(", "len(later) > 0 or not any("),),
+        edits=(("if all(each.clear_number == newest for", "if any(each.clear_number == newest for"),),
         breaks="A look-up gives rows of some subtasks as they are corrected, and of others as they were.",
         tests="tests/weir/serving",
     ),

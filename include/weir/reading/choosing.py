@@ -122,8 +122,9 @@ def _time(run: str | date) -> date | None:
     except ValueError:
         pass
     try:
-        return datetime.fromisoformat(run)
-    except ValueError:
+        found = datetime.fromisoformat(run)
+        return found if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):  # of the first or last day there is
         return None
 
 

@@ -75,7 +75,7 @@ class CachedRows:
 
     def row(self, at: int) -> Row:
         """Return a row, with Weir's own columns."""
-        return {name: column[at].as_py() for name, column in self._columns.items()}
+        return {name: _as_python(column[at]) for name, column in self._columns.items()}
 
     def _within(
         self, rows: tuple[int, int], value_at: Callable[[int], tuple[bool, Any]], wanted: tuple[bool, Any]
@@ -86,6 +86,14 @@ class CachedRows:
         if begin + 1 == end or value_at(begin + 1) != wanted:
             return begin, begin + 1  # as for a whole key, of which there is one row
         return begin, bisect_right(self._rows, wanted, begin, end, key=value_at)
+
+
+def _as_python(value: pa.Scalar) -> Any:
+    """Return a value; a date or time beyond the years of Python as its number of days or microseconds since 1970."""
+    try:
+        return value.as_py()
+    except (OverflowError, ValueError):
+        return value.value
 
 
 def _comparable(kind: pa.DataType) -> Callable[[Any], Any]:

@@ -194,7 +194,9 @@ class OpenedState(Opened):
 
     def _typed(self, values: Sequence[Any]) -> dict[str, Any]:
         fields, names = self.shape.columns, self.keys[: len(values)]
-        return {name: _typed(name, value, fields.field(name).type) for name, value in zip(names, values, strict=True)}
+        return {
+            name: typed_value(name, value, fields.field(name).type) for name, value in zip(names, values, strict=True)
+        }
 
     def group_of(self, key: Mapping[str, Any]) -> int:
         """Return the key group of a key or prefix. Raises Misconfigured if this is closed."""
@@ -291,11 +293,18 @@ class OpenedState(Opened):
         return Unreadable([loss], self._at.advice)
 
 
-def _typed(name: str, value: Any, kind: pa.DataType) -> Any:
-    """Return a key's value in the type of its column; text is parsed. Raises Misconfigured for an invalid value."""
-    if value is None or (isinstance(value, str) and pa.types.is_string(kind)):
-        return value
+def typed_value(name: str, value: Any, kind: pa.DataType) -> Any:
+    """Return a key's value in the type of its column; text is parsed, of bytes as hex.
+
+    Raises Misconfigured for an invalid value.
+    """
     try:
+        if isinstance(value, str):
+            value.encode()  # half of a surrogate pair is no text
+        if value is None or (isinstance(value, str) and pa.types.is_string(kind)):
+            return value
+        if isinstance(value, str) and pa.types.is_binary(kind):
+            return bytes.fromhex(value)
         found = (pa.scalar(value).cast(kind) if isinstance(value, str) else pa.scalar(value, kind)).as_py()
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise Misconfigured.of("reading.key_value_of_other_type", name=name, kind=kind, value=value) from error

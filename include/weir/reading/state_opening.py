@@ -37,7 +37,7 @@ from weir.snapshots.source import Folder, find_source
 from weir.state.checkpoint_content import read_checkpoint
 from weir.state.compactions import missing_files
 from weir.state.file_rules import expired_until
-from weir.topology.ids import RunId
+from weir.topology.ids import RunId, is_synthetic
 from weir.topology.key_groups import key_group_range
 from weir.topology.regions import Topology
 
@@ -137,41 +137,55 @@ def _whole_candidates(services: Services, wanted: WantedState) -> list[tuple[str
     with services.ledger.transaction() as session:
         found: dict[str, list[int | None]] = {run: [None] for run in session.scalars(_present(wanted))}
         for row in retained_checkpoints(session, wanted.dataflow):
-            if not wanted.of_closed or _stood_at_close(session.get(RunRow, row.run), row.results):
+            if not wanted.of_closed or _is_of_closed(session, row):
                 found.setdefault(row.run, []).append(row.number)
     return [(run, number) for run in sorted(found, reverse=True) for number in found[run]]
 
 
-def _stood_at_close(row: RunRow | None, results: Sequence[int]) -> bool:
-    """Report whether results stood when their run was last closed: those that came later have greater numbers.
+def _is_of_closed(session: Session, checkpoint: CheckpointRow) -> bool:
+    """Report whether a checkpoint has only what stood when its run was last closed."""
+    run, named = session.get(RunRow, checkpoint.run), ResultRow.id.in_(checkpoint.results)
+    return all(_stood_at_close(run, row) for row in session.scalars(select(ResultRow).where(named)))
 
-    A ledger that was rebuilt has no such number; it knows whether a run is closed.
+
+def _stood_at_close(run: RunRow | None, row: ResultRow) -> bool:
+    """Report whether a result stood when its run was last closed: those that came later have greater numbers.
+
+    What a rebuild or a restore has entered stands where the run is closed.
     """
-    if row is None or row.closed_result is None:
-        return row is not None and row.closed_at is not None
-    return max(results, default=0) <= row.closed_result
+    if run is None:
+        return False
+    if is_synthetic(row.attempt):
+        return run.closed_at is not None
+    return run.closed_result is not None and row.id <= run.closed_result
 
 
 def _is_closed_with(session: Session, chosen: Chosen) -> bool:
     """Report whether a run is closed with the state of all subtasks, and none has half of what a person has cleared.
 
     A run of which Weir has something computed again is not closed until all of it is valid. Of what a person clears the
-    ledger learns when it begins: where some subtasks have other rows since, and others have not run, these may follow.
+    ledger learns when it begins: where a subtask has other rows since a clear that others have not seen, these may
+    follow.
     """
     run = session.get_one(RunRow, chosen.run)
-    later = [row for row in chosen.rows if not _stood_at_close(run, [row.id])]
-    if not later or run.closed_at is None:
-        return not later
-    return len(later) == len(chosen.rows) or not any(_is_changed_by_person(session, run, row) for row in later)
+    if all(_stood_at_close(run, row) for row in chosen.rows):
+        return True
+    if run.closed_at is None:
+        return False
+    attempts = [session.get_one(AttemptRow, row.attempt) for row in chosen.rows]
+    newest = max(each.clear_number for each in attempts)
+    if all(each.clear_number == newest for each in attempts):
+        return True
+    after_clear = [row for row, each in zip(chosen.rows, attempts, strict=True) if each.clear_number == newest]
+    return not any(_is_changed_by_person(session, row) for row in after_clear)
 
 
-def _is_changed_by_person(session: Session, run: RunRow, row: ResultRow) -> bool:
+def _is_changed_by_person(session: Session, row: ResultRow) -> bool:
     if session.get_one(AttemptRow, row.attempt).origin not in _BY_PERSON:
         return False
     of_same = (ResultRow.run == row.run, ResultRow.stage == row.stage, ResultRow.layout == row.layout)
-    before = select(ResultRow.digest).where(*of_same, ResultRow.subtask == row.subtask)
-    before = before.where(ResultRow.id <= run.closed_result).order_by(ResultRow.id.desc()).limit(1)
-    return session.scalar(before) != row.digest
+    before = select(ResultRow.digest).where(*of_same, ResultRow.subtask == row.subtask, ResultRow.id < row.id)
+    return session.scalar(before.order_by(ResultRow.id.desc()).limit(1)) != row.digest
 
 
 _BY_PERSON: Final = {Origin.CLEARED_BY_PERSON.value, Origin.RETRY.value}

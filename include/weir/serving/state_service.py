@@ -20,8 +20,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from weir.errors import Fault, Message, Misconfigured, OtherBuild, Retryable, WeirError
-from weir.ledger.ledger import NotMigrated
+from weir.errors import Fault, Message, Misconfigured, Retryable, WeirError
 from weir.reading.availability import Unreadable
 from weir.reading.lookups import Look, Lookups, Row, RowGroupCache
 from weir.reading.state_opening import StateReader, WantedState
@@ -48,6 +47,9 @@ PROVISIONAL: Final = "provisional"
 """How rows are isolated: only what stood when a run was closed, or also what its tasks have committed since."""
 
 log = logging.getLogger(__name__)
+
+_SAID: Final = 2_000
+"""The most characters of an error, which repeats what was asked for."""
 
 _VARY: Final = {"Vary": "Accept"}
 _NOT_THERE: Final = {
@@ -85,11 +87,11 @@ class StateService:
     async def answer(self, request: Request) -> Response:
         """Answer a request whose path names `dataflow` and `state`, whoever asks; POST names keys in its body."""
         try:
-            return await (self._rows(request) if request.method == "GET" else self._rows_of_keys(request))
+            return await (self._rows_of_keys(request) if request.method == "POST" else self._rows(request))
         except WeirError as error:
             status = _status(error, is_epoch_named="epoch" in request.query_params)
             headers = {"Retry-After": "1"} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
-            if isinstance(error, Retryable | NotMigrated | OtherBuild) and not _kind(error).startswith("reading."):
+            if not isinstance(error, Unreadable) and not _is_of_request(error):
                 log.warning("Rows cannot be looked up: %s", error)  # it says where ledger and store are
                 return refused(status, Message("serving.not_now"), headers)
             return refused(status, str(error), headers)
@@ -106,8 +108,12 @@ class StateService:
         except ValueError:
             raise Misconfigured.of("serving.page_limit_no_number", limit=asked["limit"]) from None
 
+        after = _json_of(asked["after"]) if "after" in asked else None
+        if "after" in asked and not isinstance(after, list):
+            raise Misconfigured.of("serving.after_malformed")
+
         def page(at: Lookups, look: Look) -> Rows:
-            found = at.scan(prefix, limit, asked.getlist("after") or None, look)
+            found = at.scan(prefix, limit, after, look)
             return Rows(found.rows, {"next_after": found.next_after})
 
         return await self._answered(request, page)
@@ -118,10 +124,7 @@ class StateService:
             body += part
             if len(body) > MOST_BYTES:
                 return refused(413, Message("serving.keys_too_many", most=MOST_KEYS, bytes=MOST_BYTES))
-        try:
-            given = json.loads(bytes(body))
-        except ValueError:
-            given = None
+        given = _json_of(bytes(body))
         keys = given.get("keys") if isinstance(given, dict) else None
         if not isinstance(keys, list) or not all(isinstance(key, list) for key in keys):
             raise Misconfigured.of("serving.keys_malformed")
@@ -133,13 +136,13 @@ class StateService:
         asked = request.query_params
         state = self._state(request.path_params["dataflow"], request.path_params["state"], asked.get("isolation"))
         epoch, is_fresh = asked.get("epoch"), asked.get("fresh") == "true"
-        known = [each.strip() for each in request.headers.get("if-none-match", "").split(",")]
+        known = [each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")]
         as_arrow = ARROW in request.headers.get("accept", "")
 
         def answered() -> Response:
             with state.at(epoch, fresh=is_fresh) as at:
                 tag = f'"{at.version}{"-arrow" if as_arrow else ""}"'
-                if tag in known and request.method == "GET":
+                if {tag, "*"} & {*known} and request.method != "POST":
                     return Response(status_code=304, headers={"ETag": tag, **_VARY})
                 rows = answer(at, self._time_limit())
                 return _as_arrow(at, rows, tag) if as_arrow else _as_json(at, rows, tag)
@@ -147,6 +150,10 @@ class StateService:
         def answered_again() -> Response:
             try:
                 return answered()
+            except Misconfigured as error:
+                if _kind(error) in _NOT_THERE:
+                    self._states.pop(state.wanted, None)  # names that somebody makes up are not kept
+                raise
             except Unreadable:
                 if self._by.is_leasing or epoch is not None:
                     raise
@@ -205,20 +212,34 @@ def _status(error: WeirError, *, is_epoch_named: bool) -> int:
     if isinstance(error, Unreadable):
         is_gone = all(loss.fault is Fault.MISSING for loss in error.losses)
         return 410 if is_epoch_named and is_gone else 503
-    if isinstance(error, Retryable | NotMigrated | OtherBuild):
+    if isinstance(error, Retryable) or not _is_of_request(error):
         return 503
-    kind = _kind(error)
-    if kind in _NOT_THERE:
+    if _kind(error) in _NOT_THERE:
         return 404
-    if kind in _NO_EPOCH:
+    if _kind(error) in _NO_EPOCH:
         return 404 if is_epoch_named else 503
-    return 400 if isinstance(error, Misconfigured) else 500
+    return 400
+
+
+def _is_of_request(error: WeirError) -> bool:
+    """Report whether an error is about what was asked for, and not about ledger or store."""
+    kind = _kind(error)
+    return kind.partition(".")[0] in {"reading", "serving"} or kind in _NOT_THERE | _NO_EPOCH
 
 
 def _kind(error: WeirError) -> str:
     return str(getattr(error.args[0] if error.args else None, "kind", ""))
 
 
+def _json_of(text: str | bytes) -> Any:
+    """Return a value of JSON; None for what is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
 def refused(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
     """Answer that a request is refused, and why."""
-    return JSONResponse({"error": str(message)}, status, headers)
+    shown = str(message)[:_SAID].encode(errors="backslashreplace").decode()
+    return JSONResponse({"error": shown}, status, headers)

@@ -1,5 +1,6 @@
 """Look-ups in an open state: what a key, several keys and a page of a prefix give, and what they read."""
 
+import json
 import random
 from datetime import UTC, date, datetime
 
@@ -13,8 +14,10 @@ import weir
 from weir.errors import Misconfigured
 from weir.reading.availability import Unreadable
 from weir.reading.lookups import CachedRows, Lookups, RowGroupCache
+from weir.reading.opened_state import typed_value
 from weir.store.store import Store
 from weir.topology.partitions import KEY_GROUP_COLUMN
+from weir.views.documents import plain
 
 
 @pytest.fixture
@@ -163,3 +166,34 @@ def test_the_pages_of_a_prefix_are_what_a_dictionary_has_by_key(tmp_path, seed, 
             expected = [{"c": cart, "p": product, "n": known[cart, product]}] if (cart, product) in known else []
             assert lookups.scan([cart, product], limit).rows == expected
             assert [row for row in [lookups.get([cart, product])] if row] == expected
+
+
+def test_pages_of_any_map_key_are_gone_through_with_what_the_page_before_says(tmp_path):
+    store = Store.open(str(tmp_path / "store"))
+    store.initialise()
+    state = opened(store, [{("a", p): 1 for p in (None, -1, 5, 7)}])
+    found, after = [], None
+    while True:
+        page = Lookups(state, RowGroupCache()).scan(["a"], 1, after)
+        found += [row["p"] for row in page.rows]
+        if page.next_after is None:
+            break
+        after = json.loads(json.dumps(plain(page.next_after)))
+    assert found == [None, -1, 5, 7]
+
+
+def test_bytes_of_a_key_are_given_as_hex(tmp_path):
+    store = Store.open(str(tmp_path / "store"))
+    store.initialise()
+    state = opened(store, [{("a", 1): 1}])
+    assert state.typed_key(["a", "1"]) == {"c": "a", "p": 1}
+    assert typed_value("b", "00ff", pa.binary()) == b"\x00\xff"
+    with pytest.raises(Misconfigured, check=of_kind("reading.key_value_of_other_type", name="b")):
+        typed_value("b", "x", pa.binary())
+    with pytest.raises(Misconfigured, check=of_kind("reading.key_value_of_other_type", name="c")):
+        state.typed_key(["\ud800", 1])
+
+
+def test_a_date_beyond_the_years_of_python_is_a_number():
+    columns = {KEY_GROUP_COLUMN: pa.array([0], pa.int32()), "a": pa.array([3_000_000], pa.int32()).cast(pa.date32())}
+    assert CachedRows(pa.table(columns), ["a"]).row(0)["a"] == 3_000_000

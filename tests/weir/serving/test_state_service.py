@@ -29,9 +29,11 @@ from weir.errors import Misconfigured
 from weir.ledger.database.tables import LeaseRow
 from weir.reading.lookups import RowGroupCache
 from weir.reading.state_opening import StateReader, WantedState
+from weir.rebuild.rebuild import rebuild
 from weir.serving.served import ServedState
 from weir.serving.state_service import PATHS, StateService
 
+KEYS = ["N1", "N2", "N3", "N4", "N5", "N7"]
 ROWS = "/v1/dataflows/ladder/states/history/rows"
 
 
@@ -198,10 +200,52 @@ def test_half_of_what_a_person_clears_is_not_answered_and_an_equal_half_is(days,
         "&isolation=provisional": (200, epoch(2), False),
     }
     days.airflow.clear_by_hand("scheduled__2013-01-02", "aircraft-known", 1)
-    aircraft(days, 2, 1)
+    aircraft(days, 2, 1)  # of another clear: its other half may be to come
+    days.airflow.clear_by_hand("scheduled__2013-01-02", "weir_close")
+    days.airflow.run_until_quiet()
     served.now += 1
     answer = served.ask(f"{ROWS}?key=N2")[1]
     assert (answer["epoch"], answer["stale"], answer["rows"][0]["n"]) == (epoch(2), False, 200 if other else 2)
+
+
+def rebuilt(days):
+    engine = days.airflow.engine
+    days.lose_ledger()
+    days.airflow.engine = engine
+    rebuild(days.services)
+
+
+def clear_both(days, number, *subtasks):
+    """Clear both subtasks at once, whose keys get other numbers, and run some of them."""
+    days.airflow.engine.plan[epoch(2)] = dict.fromkeys(KEYS, number)
+    for subtask in (0, 1):
+        days.airflow.clear_by_hand("scheduled__2013-01-02", "aircraft-known", subtask)
+    aircraft(days, 2, *subtasks)
+
+
+HALVES = {
+    "closed": lambda _days: None,
+    "cleared before": lambda days: clear_both(days, 300, 0, 1),
+    "half cleared before": lambda days: clear_both(days, 300, 0),
+    "rebuilt": rebuilt,
+}
+
+
+@all_retained
+@pytest.mark.parametrize("before", HALVES)
+def test_half_of_a_clear_is_not_answered_whatever_was_before(days, before):
+    clear_both(days, 200, 0, 1)
+    days.airflow.run_until_quiet()
+    HALVES[before](days)
+    clear_both(days, 400, 1)
+    with opened_services() as services:
+        served = Served(services, "ladder")
+        body = json.dumps({"keys": [[key] for key in KEYS]})
+        status, found, _ = served.ask(f"{ROWS}:get", body)
+        numbers = {row["n"] for row in found.get("rows", []) if row}
+        assert (status, found["stale"], len(numbers & {200, 300, 400})) == (200, True, 0)
+        assert found["epoch"] == epoch(1)
+        served.close()
 
 
 def test_rows_as_arrow_say_the_rest_in_their_schema(served):
@@ -226,6 +270,38 @@ def test_a_request_that_lasts_too_long_is_refused_and_goes_on_when_it_is_asked_a
     assert "10 s" in found["error"]
     served.passes = 0.0
     assert served.ask(f"{ROWS}:get", body)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "status"),
+    [
+        (f"{ROWS}:get", "[" * 200_000, {}, 400),
+        (f"{ROWS}:get", json.dumps({"keys": [["\ud800"]]}), {}, 400),
+        (f"{ROWS}:get", json.dumps({"keys": [[{"a": "b" * 900_000}]]}), {}, 400),
+        (f"{ROWS}?key=N1&epoch=0001-01-01T00:00:00%2B10:00", None, {}, 404),
+        (f"{ROWS}?prefix=N1&after=N1", None, {}, 400),
+        (f"{ROWS}?prefix=N1&after=%5B%22N1%22%5D", None, {}, 200),
+        (f"{ROWS}?key=N1", None, {"If-None-Match": "*"}, 304),
+    ],
+)
+def test_no_request_is_more_than_the_service_can_answer(served, path, body, headers, status):
+    found, answer, _ = served.ask(path, body, **headers)
+    assert found == status
+    assert len(str(answer)) < 3_000
+
+
+def test_a_tag_that_a_proxy_has_weakened_is_known(served):
+    tag = served.ask(f"{ROWS}?key=N1")[2]["ETag"]
+    assert served.ask(f"{ROWS}?key=N1", **{"If-None-Match": f'"other", W/{tag}'})[0] == 304
+
+
+def test_a_ledger_that_is_none_is_said_without_where_it_is(days, served):
+    days.ledger.close()
+    for file in days.folder.glob("ledger.db*"):
+        file.write_bytes(b"no database" * 500)
+    served.now += 1
+    status, found, _ = served.ask(f"{ROWS}?key=N1")
+    assert (status, str(days.folder) in found["error"]) == (503, False)
 
 
 def test_without_names_what_is_declared_queryable_is_served(tmp_path, monkeypatch):
