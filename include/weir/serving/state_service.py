@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 _SAID: Final = 2_000
 """The most characters of an error, which repeats what was asked for."""
 
+_AGAIN: Final = {"Retry-After": "1"}
 _VARY: Final = {"Vary": "Accept"}
 _NOT_THERE: Final = {
     "reading.state_unknown",
@@ -89,12 +90,10 @@ class StateService:
         try:
             return await (self._rows_of_keys(request) if request.method == "POST" else self._rows(request))
         except WeirError as error:
-            status = _status(error, is_epoch_named="epoch" in request.query_params)
-            headers = {"Retry-After": "1"} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
             if not isinstance(error, Unreadable) and not _is_of_request(error):
-                log.warning("Rows cannot be looked up: %s", error)  # it says where ledger and store are
-                return refused(status, Message("serving.not_now"), headers)
-            return refused(status, str(error), headers)
+                return unavailable(error)
+            status = _status(error, is_epoch_named="epoch" in request.query_params)
+            return refused(status, str(error), _AGAIN if status == HTTPStatus.SERVICE_UNAVAILABLE else {})
 
     async def _rows(self, request: Request) -> Response:
         asked = request.query_params
@@ -102,7 +101,7 @@ class StateService:
         if bool(keys) == bool(prefix):
             raise Misconfigured.of("serving.key_or_prefix")
         if keys:
-            return await self._answered(request, lambda at, look: Rows([at.get(keys, look)], with_nulls=False))
+            return await self._answered(request, lambda at, look: Rows([row for row in [at.get(keys, look)] if row]))
         try:
             limit = int(asked.get("limit", SHOWN))
         except ValueError:
@@ -130,7 +129,7 @@ class StateService:
             raise Misconfigured.of("serving.keys_malformed")
         if len(keys) > MOST_KEYS:
             return refused(413, Message("serving.keys_too_many", most=MOST_KEYS, bytes=MOST_BYTES))
-        return await self._answered(request, lambda at, look: Rows(at.get_many(keys, look), with_nulls=True))
+        return await self._answered(request, lambda at, look: Rows(at.get_many(keys, look)))
 
     async def _answered(self, request: Request, answer: Answer) -> Response:
         asked = request.query_params
@@ -185,16 +184,14 @@ class Rows:
 
     found: Sequence[Row | None]
     more: Mapping[str, Any] = field(default_factory=dict)
-    with_nulls: bool = False
 
 
 Answer = Callable[[Lookups, Look], Rows]
 
 
 def _as_json(at: Lookups, rows: Rows, tag: str) -> Response:
-    shown = rows.found if rows.with_nulls else [row for row in rows.found if row is not None]
-    found = plain({**where_of(at.opened), "rows": shown, **rows.more})
-    return JSONResponse(found, headers={"ETag": tag, **_VARY})
+    told = plain({**where_of(at.opened), "rows": rows.found, **rows.more})
+    return JSONResponse(told, headers={"ETag": tag, **_VARY})
 
 
 def _as_arrow(at: Lookups, rows: Rows, tag: str) -> Response:
@@ -212,7 +209,7 @@ def _status(error: WeirError, *, is_epoch_named: bool) -> int:
     if isinstance(error, Unreadable):
         is_gone = all(loss.fault is Fault.MISSING for loss in error.losses)
         return 410 if is_epoch_named and is_gone else 503
-    if isinstance(error, Retryable) or not _is_of_request(error):
+    if isinstance(error, Retryable):
         return 503
     if _kind(error) in _NOT_THERE:
         return 404
@@ -237,6 +234,12 @@ def _json_of(text: str | bytes) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+def unavailable(error: WeirError) -> Response:
+    """Answer that ledger or store cannot be read; where they are is in the log only."""
+    log.warning("Rows cannot be looked up: %s", error)
+    return refused(HTTPStatus.SERVICE_UNAVAILABLE, Message("serving.not_now"), _AGAIN)
 
 
 def refused(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -6,7 +6,6 @@ dataflow; nothing is written, neither into the ledger nor into the store.
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -21,15 +20,13 @@ from weir.ledger.ledger import Ledger
 from weir.reading.lookups import RowGroupCache
 from weir.reading.state_opening import StateReader
 from weir.requests.verbs import dags_of
-from weir.serving.state_service import PATHS, StateService, refused
+from weir.serving.state_service import PATHS, StateService, refused, unavailable
 from weir.views.states import require_queryable
 from weir_airflow.api.users import rights_of
 from weir_airflow.connections.connections import settings
 
 if TYPE_CHECKING:
     from weir.settings import Settings
-
-log = logging.getLogger(__name__)
 
 router = APIRouter()
 
@@ -46,8 +43,7 @@ async def rows(request: Request, user: GetUserDep) -> Response:
         services, service = await run_in_threadpool(_SERVED.now)
         dags = await run_in_threadpool(dags_of, services, dataflow)
     except WeirError as error:
-        log.warning("Rows cannot be looked up: %s", error)  # it says where ledger and store are
-        return refused(status.HTTP_503_SERVICE_UNAVAILABLE, Message("serving.not_now"))
+        return unavailable(error)
     if not await run_in_threadpool(_may_read, user, dags):
         return refused(status.HTTP_403_FORBIDDEN, Message("api.rows_forbidden", dataflow=dataflow))
     return await service.answer(request)
