@@ -9,7 +9,6 @@ Source of the protocol: PostgreSQL's manual on explicit locking, and on COPY.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, cast
@@ -17,8 +16,7 @@ from typing import Any, Final, cast
 import psycopg2
 from psycopg2 import sql
 
-from weir.errors import Misconfigured, Retryable, first_line
-from weir.refusals import is_login_refused, is_passing, login_line
+from weir.errors import Misconfigured, Retryable
 from weir.sinks.protocol import (
     ROLLED_BACK,
     Held,
@@ -54,7 +52,8 @@ from weir.sinks.targets.postgres_columns import (
     require_storable,
     require_taken,
 )
-from weir.sinks.targets.postgres_watch import ServerSilent, watched
+from weir.sinks.targets.postgres_server import PostgresServer, copy, listed
+from weir.sinks.targets.postgres_watch import ServerSilent
 
 MARKER: Final = "weir_published"
 """The table, beside the target's, with a row for each epoch that a sink has published."""
@@ -66,17 +65,13 @@ _LOADING: Final = sql.Identifier("weir_loading")
 _TURNS: Final = 3
 """How often a transaction that the server ended (a deadlock, a time-out) is tried again at once."""
 
-_SESSION: Final = "-c lock_timeout=60s -c idle_in_transaction_session_timeout=10min -c datestyle=ISO -c timezone=UTC"
-_COPY_BYTES: Final = 2**18
-_OWN_END: Final = "error in .read() call"
-"""What psycopg2 has the server cancel a COPY with, so that it looks like a time-out: SQLSTATE 57014."""
-
 
 class PostgresTarget(SinkTarget):
     """A table, by `replace_epoch`, `upsert` or `append`."""
 
     def __init__(self, options: Mapping[str, Any], reach: Reach) -> None:
         super().__init__(options, reach)
+        self._server = PostgresServer(reach.connection, options["conn_id"], options["table"])
         self._resolved = self._schema or ""
 
     def prepare(self, version: Version, held: Held | None) -> Token:  # noqa: ARG002  the marker tells
@@ -148,7 +143,7 @@ class PostgresTarget(SinkTarget):
         there = sql.SQL("select loaded.* from {} loaded join {} found on {} where found.{} is distinct from %s limit 1")
         with self._transaction(version) as cursor:
             loaded = self._loaded_keys(cursor, version, columns, names)
-            cursor.execute(twice.format(_listed(names), loaded))
+            cursor.execute(twice.format(listed(names), loaded))
             taken = cursor.fetchone()
             if taken is None and EPOCH_COLUMN not in unique:
                 epoch = sql.Identifier(EPOCH_COLUMN)
@@ -254,7 +249,7 @@ class PostgresTarget(SinkTarget):
             into = _LOADING
             self._make_temporary(cursor, into, names)
         counted = Counted(batches(self.reach, version, names[:-1]))
-        rows = _copy(cursor, into, names, as_csv(columns, counted, version.epoch))
+        rows = copy(cursor, into, names, as_csv(columns, counted, version.epoch))
         if counted.rows != version.rows:
             raise Retryable.of("sinks.s3_rows_differ", rows=counted.rows, version=version, expected=version.rows)
         if rows != version.rows:
@@ -273,7 +268,7 @@ class PostgresTarget(SinkTarget):
     def _make_temporary(self, cursor: Any, name: sql.Composable, columns: Sequence[str]) -> None:
         cursor.execute(
             sql.SQL("create temporary table {} on commit drop as select {} from {} with no data").format(
-                name, _listed(columns), self._identifier
+                name, listed(columns), self._identifier
             )
         )
 
@@ -285,9 +280,9 @@ class PostgresTarget(SinkTarget):
             " do update set {changes} where {table}.{epoch} is null or {table}.{epoch} <= excluded.{epoch}"
         ).format(
             table=self._identifier,
-            names=_listed(names),
+            names=listed(names),
             loaded=loaded,
-            keys=_listed(keys),
+            keys=listed(keys),
             epoch=sql.Identifier(EPOCH_COLUMN),
             changes=sql.SQL(", ").join(
                 sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in names if name not in keys
@@ -297,59 +292,11 @@ class PostgresTarget(SinkTarget):
     @contextmanager
     def _transaction(self, version: Version) -> Iterator[Any]:
         """Open a transaction that holds the table's lock, and commit it at the end."""
-        parameters = self.reach.connection(self.options["conn_id"]).for_libpq(_SESSION)
-        connection = self._connect(parameters)
-        try:
-            with self._translated(version), watched(connection, parameters):
-                # Whatever account and database have: the marker is read after the lock, and rows are UTF-8.
-                connection.set_session(isolation_level="READ COMMITTED")
-                connection.set_client_encoding("UTF8")
-                with connection, connection.cursor() as cursor:
-                    self._resolved = schema_of(cursor, self._table)
-                    for name in sorted({self._table, f"{self._resolved}.{self._name}"}):
-                        cursor.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"weir/{name}",))
-                    yield cursor
-        finally:
-            connection.close()
-
-    @contextmanager
-    def _translated(self, version: Version) -> Iterator[None]:
-        try:
-            yield
-        except ServerSilent as error:
-            raise TargetAway.of("sinks.postgres_silent", table=self._table, error=error) from error
-        except psycopg2.errors.InsufficientPrivilege as error:
-            raise Misconfigured.of(
-                "sinks.postgres_right_missing",
-                conn_id=self.options["conn_id"],
-                table=self._table,
-                error=first_line(error),
-            ) from error
-        except psycopg2.Error as error:
-            if is_passing(error.pgcode):
-                raise TargetAway.of("sinks.postgres_silent", table=self._table, error=first_line(error)) from error
-            raise self._refused(version, error) from error
-
-    def _refused(self, version: Version, error: psycopg2.Error) -> TargetConflict:
-        mend = "Change the table or its constraints"
-        if isinstance(error, psycopg2.errors.QueryCanceled):
-            mend = f"Give the account of connection {self.options['conn_id']} more time, by its statement_timeout"
-        return TargetConflict.of(
-            "sinks.postgres_refused", version=version, table=self._table, error=first_line(error), mend=mend
-        )
-
-    def _connect(self, parameters: Mapping[str, Any]) -> Any:
-        conn_id = self.options["conn_id"]
-        try:
-            return psycopg2.connect(**parameters)
-        except psycopg2.OperationalError as error:
-            if is_login_refused(error):
-                raise Misconfigured.of(
-                    "connections.postgres_login_refused", conn_id=conn_id, said=login_line(error)
-                ) from error
-            raise TargetAway.of("sinks.postgres_away", conn_id=conn_id, said=login_line(error)) from error
-        except psycopg2.ProgrammingError as error:
-            raise Misconfigured.of("sinks.postgres_unusable", conn_id=conn_id, error=first_line(error)) from error
+        with self._server.transaction(str(version)) as cursor:
+            self._resolved = schema_of(cursor, self._table)
+            for name in sorted({self._table, f"{self._resolved}.{self._name}"}):
+                cursor.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"weir/{name}",))
+            yield cursor
 
     def _make_marker(self, cursor: Any) -> None:
         cursor.execute("select pg_advisory_xact_lock(hashtextextended('weir_published', 0))")
@@ -426,7 +373,7 @@ class PostgresTarget(SinkTarget):
             defined = [
                 *(sql.SQL("{} {}").format(sql.Identifier(each.name), sql.SQL(each.type)) for each in columns),
                 sql.SQL("{} text").format(sql.Identifier(EPOCH_COLUMN)),
-                *([sql.SQL("primary key ({})").format(_listed(keys))] if keys else []),
+                *([sql.SQL("primary key ({})").format(listed(keys))] if keys else []),
             ]
             cursor.execute(sql.SQL("create table {} ({})").format(self._identifier, sql.SQL(", ").join(defined)))
             cursor.execute(sql.SQL("create index on {} ({})").format(self._identifier, sql.Identifier(EPOCH_COLUMN)))
@@ -470,7 +417,7 @@ class PostgresTarget(SinkTarget):
                 raise Misconfigured.of("sinks.postgres_key_null", version=version, name=name, table=self._table)
         cursor.execute(
             sql.SQL("select {0}, count(*) from {1} group by {0} having count(*) > 1 limit 1").format(
-                _listed(names), loaded
+                listed(names), loaded
             )
         )
         twice = cursor.fetchone()
@@ -490,7 +437,7 @@ class PostgresTarget(SinkTarget):
         known, loaded = {each.name: each for each in columns}, sql.Identifier("weir_keys")
         self._make_temporary(cursor, loaded, names)
         rows = as_csv([known[name] for name in names], batches(self.reach, version, names), None)
-        _copy(cursor, loaded, names, rows)
+        copy(cursor, loaded, names, rows)
         return loaded
 
     def _require_unique(self, cursor: Any, columns: Sequence[Column]) -> None:
@@ -547,43 +494,3 @@ class PostgresTarget(SinkTarget):
 
     def _key(self, version: Version) -> tuple[list[str], str, str]:
         return self._spellings, version.owner, version.epoch
-
-
-class _Stream(io.RawIOBase):
-    """Chunks of bytes as a file that COPY reads; `error` is the one that their source has raised."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks, self._rest = chunks, memoryview(b"")
-        self.error: BaseException | None = None
-
-    def read(self, size: int = -1) -> bytes:
-        """Return at most `size` bytes; fewer only where a chunk ends, none at the end."""
-        while not self._rest:
-            try:
-                chunk = next(self._chunks, None)
-            except BaseException as error:
-                self.error = error
-                raise
-            if chunk is None:
-                return b""
-            self._rest = memoryview(chunk)
-        found, self._rest = self._rest[:size], self._rest[size:]
-        return bytes(found)
-
-
-def _copy(cursor: Any, into: sql.Composable, names: Sequence[str], rows: Iterator[bytes]) -> int:
-    statement = sql.SQL("copy {} ({}) from stdin (format csv)").format(into, _listed(names))
-    stream = _Stream(rows)
-    try:
-        cursor.copy_expert(statement.as_string(cursor), stream, _COPY_BYTES)
-    except psycopg2.Error as error:
-        if stream.error is not None:  # psycopg2 has made it one of the server
-            raise stream.error from None
-        if _OWN_END in str(error):  # the same of an error in `_Stream` itself
-            raise Retryable.of("sinks.postgres_rows_unread", error=first_line(error)) from error
-        raise
-    return int(cursor.rowcount)
-
-
-def _listed(names: Sequence[str]) -> sql.Composable:
-    return sql.SQL(", ").join(map(sql.Identifier, names))
