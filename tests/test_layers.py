@@ -25,6 +25,7 @@ LAYERS = (
     *(
         "rebuild",
         "sinks",
+        "state_tables",
         "notifications",
         "settling",
         "assembly",

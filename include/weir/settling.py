@@ -35,6 +35,7 @@ from weir.retention.versions import expire_versions
 from weir.sinks.delivery import TOLD_AFTER, Silence, unprepared
 from weir.sinks.delivery import deliver as deliver_versions
 from weir.sinks.provisional import settle_provisional
+from weir.state_tables.following import follow_checkpoints
 from weir.topology.ids import RunId
 from weir.topology.regions import RegionId
 from weir.units import format_size
@@ -69,6 +70,9 @@ class Settling:
         if due.receivers:
             with settled.trying(f"{dataflow}, notifications"):
                 self.tell(dataflow, due, settled)
+        if due.tables:
+            with settled.trying(f"{dataflow}, tables of states"):
+                follow_checkpoints(self._services, dataflow, settled)
         if due.targets:
             with settled.trying(f"{dataflow}, targets"):
                 self.deliver_versions(dataflow, settled)

@@ -36,7 +36,7 @@ _STORE = "the store"
 CLEARS: Final = Due(clears=True, is_thorough=True)
 RESULTS: Final = Due(runs=None, readers=True, is_thorough=True)
 RECEIVERS: Final = Due(receivers=True, is_thorough=True)
-TARGETS: Final = Due(early=None, targets=True, is_thorough=True)
+TARGETS: Final = Due(early=None, tables=True, targets=True, is_thorough=True)
 
 
 def release_and_deliver(services: Services, context: AirflowContext) -> Settled:

@@ -18,7 +18,7 @@ ENGINE: Final = "include/weir"
 BANDS: Final = {
     "who runs it": ("plugins/weir_airflow", "cli", "trials", "testing"),
     "asked by people": ("serving", "views", "reading", "requests", "doctor", "telemetry"),
-    "behind ports": ("quality", "retention", "integrity", "rebuild", "sinks", "notifications"),
+    "behind ports": ("quality", "retention", "integrity", "rebuild", "sinks", "state_tables", "notifications"),
     "decisions": ("attempts", "recovery", "state", "snapshots", "advice"),
     "what is kept": ("store", "ledger", "coordination", "kafka"),
     "pure model": ("code", "dataflow", "topology", "execution", "formats", "restarts"),

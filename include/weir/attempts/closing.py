@@ -46,7 +46,8 @@ def run_close(
     try_to_withdraw_note(task, dataflow, described.key, described.try_number, may_have_waited=True)
     run = run_key(dataflow, epoch_of(described.interval[0]))
     try_to_note_close(task, run, described.key, was_cleared=described.clear_number > 0)
-    settle(task, dataflow, Due(runs=None, early=(run,), readers=True, receivers=True))
+    has_tables = any(state.table is not None for stage in described.dataflow.stages for state in stage.states)
+    settle(task, dataflow, Due(runs=None, early=(run,), tables=has_tables, readers=True, receivers=True))
     return dict(outcome.summary)
 
 

@@ -27,6 +27,8 @@ class Due:
     """The runs whose results may be needed no more; None: all, and published versions and checkpoints, too."""
     early: tuple[str, ...] | None = ()
     """The runs whose provisional rows may be other ones now, of sinks that publish early; None: all."""
+    tables: bool = False
+    """The tables of states get the rows of new checkpoints."""
     readers: bool = False
     """What other dataflows have made of older versions of its data sets runs again, as they declare."""
     receivers: bool = False

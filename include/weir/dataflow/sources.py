@@ -552,9 +552,11 @@ def _source(
 
 
 def connections_of(stage: Stage) -> dict[str, str]:
-    """Return the ids of the connections that a stage's targets and its ready-made source name, each with who does."""
+    """Return the ids of the connections that a stage names: for targets, tables of states, a ready-made source."""
     own = [each for each in stage.targets if ":" not in each.kind]
     found = {str(each.options.get("conn_id") or ""): f"its target {each}" for each in own}
+    tables = [(state, state.table) for state in stage.states if state.table is not None]
+    found |= {str(table.options["conn_id"]): f"the table of {state}" for state, table in tables}
     if (stage.resolve or "").startswith("weir_spark.sources."):
         catalog = str(stage.options.get("table", "")).partition(".")[0] if ".iceberg:" in str(stage.resolve) else ""
         found[str(stage.options.get("conn_id") or catalog)] = "its source"

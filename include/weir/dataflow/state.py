@@ -14,6 +14,8 @@ from typing import Literal
 
 from weir.dataflow.arguments import answers, column_names, require
 from weir.dataflow.quality import Gate, gates_of
+from weir.dataflow.targets import LONGEST_NAME, Target, postgres
+from weir.errors import Misconfigured
 
 
 class StateKind(Enum):
@@ -66,7 +68,8 @@ class State:
     epoch time. `runs` bounds how many sorted runs a read merges; `budget` is how many bytes a compaction may write per
     epoch besides twice the changes. `grows` requires that it never has fewer rows than in the previous epoch; `quality`
     are the gates of all of its rows. There is one row for each of its `keys`, of which the last ones are `map_key`: the
-    entries of one key are kept together. Rows of one that is `queryable` are looked up over HTTP.
+    entries of one key are kept together. Rows of one that is `queryable` are looked up over HTTP; one with a `table` is
+    also there, with the rows of each retained checkpoint.
     """
 
     name: str
@@ -81,6 +84,7 @@ class State:
     quality: tuple[Gate, ...] = ()
     map_key: tuple[str, ...] = ()
     queryable: bool = False
+    table: Target | None = None
 
     @property
     def divided_by(self) -> tuple[str, ...]:
@@ -115,6 +119,7 @@ def keyed_state(
     quality: Gate | Sequence[Gate] = (),
     map_key: str | Sequence[str] = (),
     queryable: bool = False,
+    table: Target | None = None,
 ) -> State:
     """Declare rows by key that a stage keeps over epochs; its function gets a handle as the argument `name`.
 
@@ -127,6 +132,8 @@ def keyed_state(
     With `map_key="route"` each key has a map, Flink's MapState, whose entries are rows of their own: there is a row for
     each `key` and `map_key`, and what an epoch does not change of a map is not written.
     With `queryable=True` whoever may read the DAG in Airflow may look up its rows over HTTP.
+    With `table=postgres("warehouse", "reports.history")` the view reports.history has the rows of the newest run that
+    is closed, and reports.history_at those of each retained checkpoint, with the columns `_epoch` and `_checkpoint`.
     """
     where = f"keyed_state({name!r})"
     require(where, "quality", quality, (Gate, list, tuple), 'expectations("name_of_a_suite")')
@@ -145,7 +152,21 @@ def keyed_state(
         quality=gates_of(quality),
         map_key=map_keys,
         queryable=queryable,
+        table=_table(where, table),
     )
+
+
+def _table(where: str, given: object) -> Target | None:
+    if given is None:
+        return None
+    require(where, "table", given, Target, 'postgres("conn_id", "schema.table")')
+    assert isinstance(given, Target)  # noqa: S101  as required
+    name = str(given.options.get("table", ""))
+    if given.kind != "postgres" or given != postgres(str(given.options["conn_id"]), name):
+        raise Misconfigured.of("dataflow.state_table_unfit", where=where, table=given)
+    if len(name.rsplit(".", maxsplit=1)[-1].encode()) > LONGEST_NAME - len("_rows"):
+        raise Misconfigured.of("dataflow.state_table_name_too_long", where=where, table=name)
+    return given
 
 
 def _incremental(where: str, given: object) -> Incremental:

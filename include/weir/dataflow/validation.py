@@ -502,11 +502,13 @@ def _same_name(name: str, stages: Sequence[Stage]) -> str:
 
 
 def _target_problems(stages: Sequence[Stage]) -> Iterator[str]:
-    """Yield the tables and folders that several sinks publish into."""
-    for one, into, other, target in shared((stage.name, each) for stage in stages for each in stage.targets):
+    """Yield the tables and folders that several sinks publish into, or that have several states."""
+    own = [(stage.name, each) for stage in stages for each in stage.targets]
+    own += [(state.name, state.table) for stage in stages for state in stage.states if state.table is not None]
+    for one, into, other, target in shared(own):
         how = "one below the other" if "path" in into.options else "one table if one schema: write it for both"
         where = f"one target, {into}" if str(into) == str(target) else f"{into} and {target}, {how}"
-        names = f"sinks {_listed([one, other], ' and ')}" if one != other else f"the targets of sink {one!r}"
+        names = f"{_listed([one, other], ' and ')}" if one != other else f"the targets of sink {one!r}"
         yield Message("dataflow.targets_shared", names=names, where=where)
 
 

@@ -22,8 +22,9 @@ from weir.execution.partition_state import PartitionState
 from weir.formats.checkpoint import Checkpoint, SnapshotKind, fingerprint
 from weir.formats.notification import Subject, checkpoint_event
 from weir.formats.paths import name_of, savepoints_folder
-from weir.ledger.database.tables import CheckpointRow, ResultRow
+from weir.ledger.database.tables import CheckpointRow, ResultRow, RunRow
 from weir.ledger.outbox import tell
+from weir.topology.ids import is_synthetic
 
 _SHOWN = 10
 
@@ -196,6 +197,24 @@ def results_named(session: Session, checkpoint: Checkpoint) -> list[int]:
     columns = (ResultRow.attempt, ResultRow.stage, ResultRow.subtask, ResultRow.layout)
     rows = session.execute(select(ResultRow.id, *columns).where(ResultRow.run == checkpoint.run))
     return sorted(number for number, *of in rows if tuple(of) in named)
+
+
+def is_of_closed(session: Session, checkpoint: CheckpointRow) -> bool:
+    """Report whether a checkpoint has only what stood when its run was last closed, and is of no sealed run."""
+    run, named = session.get(RunRow, checkpoint.run), ResultRow.id.in_(checkpoint.results)
+    if run is None or run.sealed_at is not None:
+        return False
+    return all(stood_at_close(run, row) for row in session.scalars(select(ResultRow).where(named)))
+
+
+def stood_at_close(run: RunRow, row: ResultRow) -> bool:
+    """Report whether a result stood when its run was last closed: those that came later have greater numbers.
+
+    What a rebuild or a restore has entered stands where the run is closed.
+    """
+    if is_synthetic(row.attempt):
+        return run.closed_at is not None
+    return run.closed_result is not None and row.id <= run.closed_result
 
 
 def add_results(session: Session, row: CheckpointRow, checkpoint: Checkpoint) -> None:

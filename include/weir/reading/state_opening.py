@@ -26,7 +26,7 @@ from weir.formats.checkpoint import Checkpoint, KeyedSnapshot
 from weir.formats.manifest import Manifest
 from weir.formats.paths import checkpoint_path
 from weir.ledger.attempts import Origin
-from weir.ledger.checkpoints import checkpoint_row, retained_checkpoints
+from weir.ledger.checkpoints import checkpoint_row, is_of_closed, retained_checkpoints, stood_at_close
 from weir.ledger.database.tables import AttemptRow, CheckpointRow, ResultRow, RunRow
 from weir.ledger.names import require_dataflow
 from weir.ledger.runs import runs_of, topology_of
@@ -37,7 +37,7 @@ from weir.snapshots.source import Folder, find_source
 from weir.state.checkpoint_content import read_checkpoint
 from weir.state.compactions import missing_files
 from weir.state.file_rules import expired_until
-from weir.topology.ids import RunId, is_synthetic
+from weir.topology.ids import RunId
 from weir.topology.key_groups import key_group_range
 from weir.topology.regions import Topology
 
@@ -137,27 +137,9 @@ def _whole_candidates(services: Services, wanted: WantedState) -> list[tuple[str
     with services.ledger.transaction() as session:
         found: dict[str, list[int | None]] = {run: [None] for run in session.scalars(_present(wanted))}
         for row in retained_checkpoints(session, wanted.dataflow):
-            if not wanted.of_closed or _is_of_closed(session, row):
+            if not wanted.of_closed or is_of_closed(session, row):
                 found.setdefault(row.run, []).append(row.number)
     return [(run, number) for run in sorted(found, reverse=True) for number in found[run]]
-
-
-def _is_of_closed(session: Session, checkpoint: CheckpointRow) -> bool:
-    """Report whether a checkpoint has only what stood when its run was last closed."""
-    run, named = session.get(RunRow, checkpoint.run), ResultRow.id.in_(checkpoint.results)
-    return all(_stood_at_close(run, row) for row in session.scalars(select(ResultRow).where(named)))
-
-
-def _stood_at_close(run: RunRow | None, row: ResultRow) -> bool:
-    """Report whether a result stood when its run was last closed: those that came later have greater numbers.
-
-    What a rebuild or a restore has entered stands where the run is closed.
-    """
-    if run is None:
-        return False
-    if is_synthetic(row.attempt):
-        return run.closed_at is not None
-    return run.closed_result is not None and row.id <= run.closed_result
 
 
 def _is_closed_with(session: Session, chosen: Chosen) -> bool:
@@ -168,7 +150,7 @@ def _is_closed_with(session: Session, chosen: Chosen) -> bool:
     follow.
     """
     run = session.get_one(RunRow, chosen.run)
-    if all(_stood_at_close(run, row) for row in chosen.rows):
+    if all(stood_at_close(run, row) for row in chosen.rows):
         return True
     if run.closed_at is None:
         return False

@@ -26,7 +26,7 @@ SCHEMA = (
 )
 
 
-def history(parallelism=2, ttl=None, *, queryable=False, **more):
+def history(parallelism=2, ttl=None, *, queryable=False, table=None, **more):
     return Dataflow(
         "ladder",
         [
@@ -36,7 +36,14 @@ def history(parallelism=2, ttl=None, *, queryable=False, **more):
                 "pipelines.ladder:aircraft",
                 [blocking("flights", by="content")],
                 parallelism=parallelism,
-                state=keyed_state("history", key="tail", schema="tail STRING, n BIGINT", ttl=ttl, queryable=queryable),
+                state=keyed_state(
+                    "history",
+                    key="tail",
+                    schema="tail STRING, n BIGINT",
+                    ttl=ttl,
+                    queryable=queryable,
+                    table=table,
+                ),
             ),
             sink("aircraft", "known"),
         ],
