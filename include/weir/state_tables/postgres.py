@@ -263,11 +263,9 @@ class OpenTable:
                 self._execute(f"create table {{own}} ({columns})", own=self._id(name))
 
     def _create(self, columns: Sequence[Column], keys: Sequence[str]) -> None:
-        """Make table and views. Of one that somebody has dropped nothing is left."""
-        if self._one("select owner from {tables} where name = {name}") is not None:
-            self._execute("drop view if exists {view}, {view_at}")
-            self._execute("delete from {versions} where name = {name}")
-            self._execute("delete from {tables} where name = {name}")
+        """Make table and views. Of one that somebody has dropped only the markers are left."""
+        self._execute("delete from {versions} where name = {name}")
+        self._execute("delete from {tables} where name = {name}")
         for each in (self._view, self._view_at, self._rows):
             if exists(self._cursor, each):
                 raise Misconfigured.of("state_tables.name_taken", table=self._shown, taken=each.as_string(self._cursor))
