@@ -27,6 +27,7 @@ from weir.dataflow import (
     keyed_state,
     last,
     pipelined,
+    postgres,
     previous,
     sink,
     source,
@@ -120,7 +121,8 @@ def test_a_record_is_written_as_the_golden_file_is():
     rounded = digest(round={"total": 6}, ignore=["at"])
     task = TaskSettings(pool="x", priority_weight=3, execution_timeout=timedelta(seconds=1.5))
     gates = [expectations("a_whole", when="restored", policy="retry")]
-    kept = keyed_state("kept", key="k", schema="k BIGINT", grows=True, quality=gates)
+    table = postgres("warehouse", "reports.kept")
+    kept = keyed_state("kept", key="k", schema="k BIGINT", grows=True, quality=gates, table=table)
     zones = dataset("trips.zones", by="k", epoch=last(7), schema="k BIGINT", missing="skip")
     flow = Dataflow(
         "flow",
