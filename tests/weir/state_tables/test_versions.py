@@ -11,11 +11,9 @@ from dataclasses import dataclass
 import psycopg2
 import pyarrow as pa
 import pytest
+from tests.weir.state_tables.versioned import OWN, table_in
 
-from weir.connections import Connection
-from weir.sinks.targets.postgres_server import PostgresServer
 from weir.state_tables import postgres as module
-from weir.state_tables.postgres import PostgresStateTable
 from weir.state_tables.versions import (
     Apply,
     At,
@@ -35,7 +33,6 @@ KEYS = ("k", "d")
 SCHEMA = json.dumps(
     {"type": "struct", "fields": [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t, _ in COLUMNS]}
 )
-OWN = [("_weir_deleted", pa.bool_()), ("_weir_updated", pa.int64())]
 STORED = pa.schema([*((name, kind) for name, _, kind in COLUMNS), *OWN])
 POSSIBLE = [(k, d) for k in ("a", "", None, "%s", 'q"') for d in (1, None)]
 NUMBERS = (0.0, -0.0, 1.5, float("nan"), None)
@@ -48,18 +45,7 @@ def url(postgres):
 
 @pytest.fixture
 def table(request, url):
-    name = f"v_{abs(hash(request.node.nodeid)) % 10**8}"
-    given = psycopg2.extensions.parse_dsn(url)
-    connection = Connection(
-        id="db",
-        kind="postgres",
-        host=given["host"],
-        port=int(given["port"]),
-        database=given["dbname"],
-        login=given["user"],
-        password=given.get("password", ""),
-    )
-    return PostgresStateTable(PostgresServer(lambda _: connection, "db", name), "flow.state")
+    return table_in(url, f"v_{abs(hash(request.node.nodeid)) % 10**8}")
 
 
 def seen(url, name):
