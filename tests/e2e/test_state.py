@@ -6,13 +6,18 @@ different DAGs at once (`at_once`).
 
 from __future__ import annotations
 
+import configparser
 import os
 import signal
+from contextlib import closing
 from pathlib import Path
 
+import psycopg2
 import pytest
 from at_once import AtOnce
 
+import weir
+from weir.coordination.services import Services
 from weir.formats.codec import from_json
 from weir.formats.manifest import Manifest
 from weir.formats.paths import MANIFEST
@@ -24,7 +29,7 @@ pytestmark = pytest.mark.e2e
 KEPT = {"kept": True, "parallelism": {"numbers": 1, "doubled": 1, "totals": 2}}
 REPLAYED = {"replay": "automatic", "retained_checkpoints": 1, "keep": "on_consumed"}
 DAGS = {
-    "history": {**KEPT, "last_day": "2024-01-02", "max_active_runs": 4},
+    "history": {**KEPT, "in_table": True, "last_day": "2024-01-02", "max_active_runs": 4},
     "backwards": {**KEPT, "catchup": False, "last_day": "2024-01-02", "max_active_runs": 1},
     "replayed": {**KEPT, **REPLAYED, "last_day": "2024-01-04"},
 }
@@ -127,6 +132,33 @@ def test_another_parallelism_holds_from_the_next_day_on_and_rewrites_nothing(dri
     assert {file.path for share in shared for file in share} == earlier
     ranges = [{file.key_groups for file in share} for share in shared]
     assert max(last for _, last in ranges[0]) < min(first for first, _ in ranges[2])
+
+
+def in_table(driver):
+    """The rows of the state's table by day, and those of the newest."""
+    places = configparser.ConfigParser()
+    places.read(driver.stack.folder / "pg_service.conf")
+    with closing(psycopg2.connect(**places["reports"])) as db, db.cursor() as cursor:
+        cursor.execute("select _epoch, bucket, numbers, total from ladder_history_at")
+        found = {}
+        for day, *row in cursor.fetchall():
+            found.setdefault(f"{day[:4]}-{day[4:6]}-{day[6:8]}", set()).add(tuple(row))
+        cursor.execute("select bucket, numbers, total from ladder_history")
+        return found, set(cursor.fetchall())
+
+
+@AT_ONCE.on("history")
+def test_the_table_of_the_state_has_the_rows_of_each_retained_checkpoint(driver):
+    driver.green()
+    kept, services = checkpoints(driver), Services(ledger=driver.ledger, store=driver.store)
+    driver.wait(lambda: in_table(driver)[0].keys() == kept.keys(), "the table to have the checkpoints")
+    found, newest = in_table(driver)
+    for day, number in kept.items():
+        with weir.open("history", state="history", checkpoint=number, services=services) as state:
+            rows = {tuple(row.values()) for row in state.arrow(["bucket", "numbers", "total"]).to_pylist()}
+        assert found[day] == rows
+    assert newest == found[max(kept)]
+    assert len(newest) > 1
 
 
 @AT_ONCE.on("backwards")

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 class KeyedStateView:
     """A keyed state as the newest run that has begun declares it: its stage, its key columns, its schema in DDL.
 
-    Whoever may read the DAG may look up rows of one that `is_queryable` over HTTP.
+    Whoever may read the DAG may look up rows of one that `is_queryable` over HTTP. `table` is the view of its rows in
+    PostgreSQL, if it has one.
     """
 
     name: str
@@ -37,6 +38,7 @@ class KeyedStateView:
     keys: tuple[str, ...]
     schema: str
     is_queryable: bool
+    table: str | None
 
 
 def keyed_state_views(session: Session, dataflow: str) -> list[KeyedStateView]:
@@ -53,6 +55,7 @@ def keyed_state_views(session: Session, dataflow: str) -> list[KeyedStateView]:
             keys=state.keys,
             schema=state.schema,
             is_queryable=state.queryable,
+            table=None if state.table is None else str(state.table.options["table"]),
         )
         for stage in topology_of(pinned).dataflow.stages
         for state in stage.states

@@ -2,13 +2,13 @@
 
 `dags` has by DAG what differs from the file's `parallelism`, `functions`, `restart`, `last_day` and `control`, and more
 arguments of `dataflow_dag`; all are the same dataflow under names of their own. With `running` the totals are those of
-an epoch and all before it, with `kept` by keyed state, of so many `runs`; with `copied` doubled reads a copy of
-numbers, in one region; `failover`, `consumers`, `keep`, `retained_checkpoints`, `replay` and `shadow_of` are the
-dataflow's. `quality` has the arguments of `expectations` by stage, or for `history`. With `lake` the sums go into
-tables of Delta Lake and Iceberg, too, in the folder `lake` beside the file. With `readers` two more DAGs are scheduled
-on the sums, by events and by epochs. `on` names a data set that schedules the DAG, each day of it; with `reads` it is
-another dataflow, which adds up the sums of the last three days of that data set. With `within` it adds up those of its
-parts of the day, and the clock schedules it.
+an epoch and all before it, with `kept` by keyed state, of so many `runs`, with `in_table` in a table, too; with
+`copied` doubled reads a copy of numbers, in one region; `failover`, `consumers`, `keep`, `retained_checkpoints`,
+`replay` and `shadow_of` are the dataflow's. `quality` has the arguments of `expectations` by stage, or for `history`.
+With `lake` the sums go into tables of Delta Lake and Iceberg, too, in the folder `lake` beside the file. With `readers`
+two more DAGs are scheduled on the sums, by events and by epochs. `on` names a data set that schedules the DAG, each day
+of it; with `reads` it is another dataflow, which adds up the sums of the last three days of that data set. With
+`within` it adds up those of its parts of the day, and the clock schedules it.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from weir.dataflow import (
     iceberg,
     keyed_state,
     last,
+    postgres,
     previous,
     sink,
     source,
@@ -67,7 +68,9 @@ def ladder_dag(name: str, *, last_day: str | None, restart: dict[str, Any] | Non
     if more.pop("kept", False):
         functions["totals"] = "ladder:kept_totals"
         runs = more.pop("runs", 8)
-        state = (keyed_state("history", key="bucket", schema=SCHEMA, runs=runs, quality=gates.get("history", ())),)
+        rules_of_rows = gates.get("history", ())
+        table = postgres("reports_db", f"ladder_{name}") if more.pop("in_table", False) else None
+        state = (keyed_state("history", key="bucket", schema=SCHEMA, runs=runs, quality=rules_of_rows, table=table),)
     totals = Stage(
         "totals",
         functions["totals"],

@@ -3,6 +3,7 @@
 # ruff: noqa: S608
 
 import io
+import random
 from contextlib import closing, contextmanager
 
 import psycopg2
@@ -306,6 +307,25 @@ def test_a_table_that_somebody_has_dropped_is_made_again(table):
     assert [table.at(day) for day in (1, 2)] == [table.expected(day) for day in (1, 2)]
     table.query("drop view {t}; commit")
     run(table, 3)
+    assert table.rows() == table.expected(3)
+
+
+UNFIT = {
+    "sinks.postgres_value_unfit": "a\0b",
+    "sinks.postgres_refused": random.Random(1).randbytes(4000).hex(),
+}
+
+
+@pytest.mark.parametrize(("kind", "key"), UNFIT.items(), ids=["NUL", "long"])
+def test_a_row_that_postgresql_cannot_hold_keeps_the_table_at_the_checkpoint_before(table, key, kind):
+    run(table, 1)
+    table.world.airflow.engine.plan[epoch(2)] = {key: 2}
+    run(table, 2)
+    (error,) = settle(table).failed.values()
+    assert of_kind(kind)(error)
+    assert table.rows() == table.expected(1)
+    table.world.airflow.engine.plan[epoch(3)] = {key: "deleted"}
+    run(table, 3, retained_checkpoints=1)
     assert table.rows() == table.expected(3)
 
 

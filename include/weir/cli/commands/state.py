@@ -80,6 +80,7 @@ _STATES = Listing(
         value("stage"),
         value("key", lambda row: ", ".join(row.keys)),
         value("queryable", lambda row: "yes" if row.is_queryable else ""),
+        value("table", lambda row: row.table or ""),
         text("schema"),
     ),
     "No stage of it keeps a keyed state.",

@@ -71,6 +71,7 @@ def test_the_states_that_are_declared_are_listed(days):
         "keys": ["tail"],
         "schema": "tail STRING, n BIGINT",
         "is_queryable": False,
+        "table": None,
     }
     assert "history" in typed("list", "ladder")
 
