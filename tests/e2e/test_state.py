@@ -62,6 +62,32 @@ def in_order(found):
     return [found[day] for day in sorted(found)] == sorted(found.values())
 
 
+def in_table(driver):
+    """The rows of the state's table by day, and those of the newest."""
+    places = configparser.ConfigParser()
+    places.read(driver.stack.folder / "pg_service.conf")
+    with closing(psycopg2.connect(**places["reports"])) as db, db.cursor() as cursor:
+        cursor.execute("select _epoch, bucket, numbers, total from ladder_history_at")
+        found = {}
+        for day, *row in cursor.fetchall():
+            found.setdefault(f"{day[:4]}-{day[4:6]}-{day[6:8]}", set()).add(tuple(row))
+        cursor.execute("select bucket, numbers, total from ladder_history")
+        return found, set(cursor.fetchall())
+
+
+def assert_in_table(driver):
+    """The table of the state has the rows of each retained checkpoint, and shows the newest."""
+    kept, services = checkpoints(driver), Services(ledger=driver.ledger, store=driver.store)
+    driver.wait(lambda: in_table(driver)[0].keys() == kept.keys(), "the table to have the checkpoints")
+    found, newest = in_table(driver)
+    for day, number in kept.items():
+        with weir.open("history", state="history", checkpoint=number, services=services) as state:
+            rows = {tuple(row.values()) for row in state.arrow(["bucket", "numbers", "total"]).to_pylist()}
+        assert found[day] == rows
+    assert newest == found[max(kept)]
+    assert len(newest) > 1
+
+
 @AT_ONCE.on("history")
 def test_days_at_once_go_on_from_each_other_and_end_in_checkpoints(driver):
     driver.start()
@@ -84,6 +110,7 @@ def test_a_killed_subtask_leaves_no_trace_in_the_state(driver):
     assert ran.keys() == {THIRD}
     assert ran[THIRD][f"{TOTALS}[1]"] == 2
     assert checkpoints(driver) == {FIRST: 1, SECOND: 2, THIRD: 3}
+    assert_in_table(driver)
 
 
 @AT_ONCE.on("history", soak=True)
@@ -132,33 +159,7 @@ def test_another_parallelism_holds_from_the_next_day_on_and_rewrites_nothing(dri
     assert {file.path for share in shared for file in share} == earlier
     ranges = [{file.key_groups for file in share} for share in shared]
     assert max(last for _, last in ranges[0]) < min(first for first, _ in ranges[2])
-
-
-def in_table(driver):
-    """The rows of the state's table by day, and those of the newest."""
-    places = configparser.ConfigParser()
-    places.read(driver.stack.folder / "pg_service.conf")
-    with closing(psycopg2.connect(**places["reports"])) as db, db.cursor() as cursor:
-        cursor.execute("select _epoch, bucket, numbers, total from ladder_history_at")
-        found = {}
-        for day, *row in cursor.fetchall():
-            found.setdefault(f"{day[:4]}-{day[4:6]}-{day[6:8]}", set()).add(tuple(row))
-        cursor.execute("select bucket, numbers, total from ladder_history")
-        return found, set(cursor.fetchall())
-
-
-@AT_ONCE.on("history")
-def test_the_table_of_the_state_has_the_rows_of_each_retained_checkpoint(driver):
-    driver.green()
-    kept, services = checkpoints(driver), Services(ledger=driver.ledger, store=driver.store)
-    driver.wait(lambda: in_table(driver)[0].keys() == kept.keys(), "the table to have the checkpoints")
-    found, newest = in_table(driver)
-    for day, number in kept.items():
-        with weir.open("history", state="history", checkpoint=number, services=services) as state:
-            rows = {tuple(row.values()) for row in state.arrow(["bucket", "numbers", "total"]).to_pylist()}
-        assert found[day] == rows
-    assert newest == found[max(kept)]
-    assert len(newest) > 1
+    assert_in_table(driver)
 
 
 @AT_ONCE.on("backwards")

@@ -425,7 +425,7 @@ RETAINING: Final = (
 STATES: Final = (
     Fault(
         name="half-a-correction-is-answered",
-        module="include/weir/reading/state_opening.py",
+        module="include/weir/ledger/checkpoints.py",
         edits=(("if all(each.clear_number == newest for", "if any(each.clear_number == newest for"),),
         breaks="A look-up gives rows of some subtasks as they are corrected, and of others as they were.",
         tests="tests/weir/serving",

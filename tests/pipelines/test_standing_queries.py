@@ -1,25 +1,33 @@
 """Standing queries over shuffled flights, against pandas: each window of each query, whatever comes and goes."""
 
+# ruff: noqa: S608
+
 from __future__ import annotations
 
 import json
 import runpy
+import threading
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, timedelta
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import psycopg2
 import pyarrow.parquet as pq
 import pytest
 from tests.builders.ledgers import new_ledger
 from tests.weir.command_line import typed, use
 from tests.weir_spark.on_spark import AirflowWithCode, OnSpark
 
+import weir
 from pipelines.standing_queries import EVENTS, problem_of
 from weir.coordination.services import Services
 from weir.dataflow import Dataflow, files_source, sink
+from weir.dataflow import postgres as in_postgres
+from weir.ledger.checkpoints import retained_checkpoints
 from weir.store.catalogue import published
 from weir.store.store import Store
 from weir.testing.fakes.airflow import Killed
@@ -81,7 +89,7 @@ class Running:
         self.airflow = AirflowWithCode(self.services, OnSpark(server.url, self.store), self.flow(parallelism=1))
         use(monkeypatch, folder)
 
-    def flow(self, parallelism):
+    def flow(self, parallelism, table=None):
         clean = files_source(
             "clean", f"{self.folder}/flights/{{start:%Y-%m-%d}}.csv", format="csv", schema=EVENTS, parallelism=1
         )
@@ -90,6 +98,8 @@ class Running:
         }
         for name in ("pieces", "windows"):
             stages[name] = replace(stages[name], parallelism=parallelism)
+        kept = tuple(replace(each, table=table) for each in stages["windows"].states)
+        stages["windows"] = replace(stages["windows"], state=kept)
         sinks = (("windows", "results"), ("problems", "wrong"), ("standing", "known"))
         return Dataflow("standing_queries", [clean, *stages.values(), *(sink(stages[name], to) for name, to in sinks)])
 
@@ -345,6 +355,102 @@ def test_days_of_queries_with_kills_a_rescale_and_a_day_computed_again(running, 
             for each in (again, again + 1):
                 assert fired_but_fails(running, each) == after[each]
     assert killed
+
+
+class Polling:
+    """An independent reader of the state's table, which asks all the time: a checkpoint keeps its rows."""
+
+    def __init__(self, url, name):
+        self.url, self.name, self.seen, self.newest = url, name, {}, []
+        self._is_done = threading.Event()
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+        self.problems = []
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._is_done.set()
+        self._thread.join()
+
+    def _ask(self):
+        with closing(psycopg2.connect(self.url)) as db, db.cursor() as cursor:
+            db.autocommit = True
+            while not self._is_done.wait(0.05):
+                try:
+                    self._look(cursor)
+                except psycopg2.errors.UndefinedTable:
+                    continue
+                except Exception as error:
+                    self.problems.append(error)
+                    raise
+
+    def _look(self, cursor):
+        row = "md5(string_agg(row(query, key, open)::text, '|' order by query, key)), count(*)"
+        cursor.execute(f"select {row} from {self.name}")
+        (newest,) = cursor.fetchall()
+        cursor.execute(f"select _epoch, _checkpoint, {row} from {self.name}_at group by 1, 2 order by 1, 2")
+        found = cursor.fetchall()
+        assert len({epoch for epoch, *_ in found}) == len(found)
+        for epoch, checkpoint, *rows in found:
+            assert self.seen.setdefault((epoch, checkpoint), rows) == rows
+        if not self.newest or self.newest[-1] != newest:
+            self.newest.append(newest)
+
+
+def test_the_table_of_open_windows_has_each_epoch_while_a_reader_polls(running, postgres, monkeypatch):
+    """Of a day that is killed and computed again, after a rescale; the reader never sees two epochs in one answer."""
+    url = postgres.url("windows").replace("+psycopg2", "")
+    monkeypatch.setenv("AIRFLOW_CONN_WINDOWS", url)
+    table = in_postgres("windows", "open_windows")
+    flights = {day: some_flights(5, day, 120) for day in range(1, 5)}
+    queries = [some_query(each)["json"] for each in range(6)]
+    running.airflow.deploy(running.flow(parallelism=2, table=table))
+    running.airflow.during = running.airflow.after_commit = kills(5, killed := Counter())
+    with Polling(url, "open_windows") as polling:
+        for day, came in flights.items():
+            running.land(day, came, *(queries if day == 1 else []))
+            if day == 3:
+                running.airflow.deploy(running.flow(parallelism=3, table=table))
+            running.run(day)
+            assert in_table(url) == in_state(running)
+            if day == 3:
+                running.land_flights(2, pd.concat([flights[2], more_flights(6, 2, 50)]))
+                running.again(2)
+                assert in_table(url) == in_state(running)
+    assert killed
+    assert polling.problems == []
+    days = [epoch for epoch, _ in polling.seen]
+    assert set(days) == {f"{start_of(day):%Y%m%dT%H%M%SZ}" for day in flights}
+    assert len(days) > len(flights)
+    assert len(set(polling.newest)) == len(polling.newest) >= len(flights)
+
+
+def in_table(url):
+    """The rows of each epoch in the table, and of the newest one: which windows of which key begin when."""
+    with closing(psycopg2.connect(url)) as db, db.cursor() as cursor:
+        cursor.execute("select _epoch, query, key, open from open_windows_at")
+        found = {}
+        for epoch, query, key, opened in cursor.fetchall():
+            found.setdefault(epoch, {})[query, key] = [each["start"][:19] for each in opened]
+        cursor.execute("select query, key, open from open_windows")
+        newest = {(query, key): [each["start"][:19] for each in opened] for query, key, opened in cursor.fetchall()}
+        assert newest == found[max(found)]
+        return found
+
+
+def in_state(running):
+    with running.services.ledger.transaction() as session:
+        kept = [(row.epoch, row.number) for row in retained_checkpoints(session, "standing_queries")]
+    found = {}
+    for epoch, number in kept:
+        with weir.open("standing_queries", state="open_windows", checkpoint=number, services=running.services) as state:
+            found[epoch] = {
+                (row["query"], row["key"]): [f"{each['start']:%Y-%m-%dT%H:%M:%S}" for each in row["open"]]
+                for row in state.arrow().to_pylist()
+            }
+    return found
 
 
 def modelled(flights, standing):

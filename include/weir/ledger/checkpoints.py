@@ -7,11 +7,11 @@ The transaction that completes, abandons or subsumes a checkpoint records that i
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Select, bindparam, func, select
 from sqlalchemy.orm import Session
@@ -22,7 +22,8 @@ from weir.execution.partition_state import PartitionState
 from weir.formats.checkpoint import Checkpoint, SnapshotKind, fingerprint
 from weir.formats.notification import Subject, checkpoint_event
 from weir.formats.paths import name_of, savepoints_folder
-from weir.ledger.database.tables import CheckpointRow, ResultRow, RunRow
+from weir.ledger.attempts import Origin
+from weir.ledger.database.tables import AttemptRow, CheckpointRow, ResultRow, RunRow
 from weir.ledger.outbox import tell
 from weir.topology.ids import is_synthetic
 
@@ -199,15 +200,33 @@ def results_named(session: Session, checkpoint: Checkpoint) -> list[int]:
     return sorted(number for number, *of in rows if tuple(of) in named)
 
 
-def is_of_closed(session: Session, checkpoint: CheckpointRow) -> bool:
-    """Report whether a checkpoint has only what stood when its run was last closed, and is of no sealed run."""
-    run, named = session.get(RunRow, checkpoint.run), ResultRow.id.in_(checkpoint.results)
-    if run is None or run.sealed_at is not None:
+def is_of_closed(session: Session, checkpoint: CheckpointRow, stage: str) -> bool:
+    """Report whether a checkpoint has of a stage only what a closed run was closed with; of a sealed run nothing."""
+    run = session.get(RunRow, checkpoint.run)
+    rows = select(ResultRow).where(ResultRow.id.in_(checkpoint.results), ResultRow.stage == stage)
+    return run is not None and run.sealed_at is None and is_closed_with(session, run, list(session.scalars(rows)))
+
+
+def is_closed_with(session: Session, run: RunRow, rows: Sequence[ResultRow]) -> bool:
+    """Report whether a run is closed with results of all subtasks, and none has half of what a person has cleared.
+
+    What stood when it was last closed counts also while it is open again. A run of which Weir has something computed
+    again is not closed until all of it is valid. Of what a person clears the ledger learns when it begins: where a
+    subtask has other rows since a clear that others have not seen, these may follow.
+    """
+    if all(_stood_at_close(run, row) for row in rows):
+        return True
+    if run.closed_at is None:
         return False
-    return all(stood_at_close(run, row) for row in session.scalars(select(ResultRow).where(named)))
+    attempts = [session.get_one(AttemptRow, row.attempt) for row in rows]
+    newest = max(each.clear_number for each in attempts)
+    if all(each.clear_number == newest for each in attempts):
+        return True
+    after_clear = [row for row, each in zip(rows, attempts, strict=True) if each.clear_number == newest]
+    return not any(_is_changed_by_person(session, row) for row in after_clear)
 
 
-def stood_at_close(run: RunRow, row: ResultRow) -> bool:
+def _stood_at_close(run: RunRow, row: ResultRow) -> bool:
     """Report whether a result stood when its run was last closed: those that came later have greater numbers.
 
     What a rebuild or a restore has entered stands where the run is closed.
@@ -215,6 +234,18 @@ def stood_at_close(run: RunRow, row: ResultRow) -> bool:
     if is_synthetic(row.attempt):
         return run.closed_at is not None
     return run.closed_result is not None and row.id <= run.closed_result
+
+
+def _is_changed_by_person(session: Session, row: ResultRow) -> bool:
+    if session.get_one(AttemptRow, row.attempt).origin not in _BY_PERSON:
+        return False
+    of_same = (ResultRow.run == row.run, ResultRow.stage == row.stage, ResultRow.layout == row.layout)
+    before = select(ResultRow.digest).where(*of_same, ResultRow.subtask == row.subtask, ResultRow.id < row.id)
+    return session.scalar(before.order_by(ResultRow.id.desc()).limit(1)) != row.digest
+
+
+_BY_PERSON: Final = {Origin.CLEARED_BY_PERSON.value, Origin.RETRY.value}
+"""Of attempts: what a person has cleared, or has failed at first."""
 
 
 def add_results(session: Session, row: CheckpointRow, checkpoint: Checkpoint) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
-from typing import Final
 
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
@@ -25,9 +24,8 @@ from weir.execution.partition_state import PartitionState
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot
 from weir.formats.manifest import Manifest
 from weir.formats.paths import checkpoint_path
-from weir.ledger.attempts import Origin
-from weir.ledger.checkpoints import checkpoint_row, is_of_closed, retained_checkpoints, stood_at_close
-from weir.ledger.database.tables import AttemptRow, CheckpointRow, ResultRow, RunRow
+from weir.ledger.checkpoints import checkpoint_row, is_closed_with, is_of_closed, retained_checkpoints
+from weir.ledger.database.tables import CheckpointRow, ResultRow, RunRow
 from weir.ledger.names import require_dataflow
 from weir.ledger.runs import runs_of, topology_of
 from weir.reading.availability import Chosen, Unreadable, manifests_of
@@ -137,41 +135,9 @@ def _whole_candidates(services: Services, wanted: WantedState) -> list[tuple[str
     with services.ledger.transaction() as session:
         found: dict[str, list[int | None]] = {run: [None] for run in session.scalars(_present(wanted))}
         for row in retained_checkpoints(session, wanted.dataflow):
-            if not wanted.of_closed or is_of_closed(session, row):
+            if not wanted.of_closed or is_of_closed(session, row, wanted.name):
                 found.setdefault(row.run, []).append(row.number)
     return [(run, number) for run in sorted(found, reverse=True) for number in found[run]]
-
-
-def _is_closed_with(session: Session, chosen: Chosen) -> bool:
-    """Report whether a run is closed with the state of all subtasks, and none has half of what a person has cleared.
-
-    A run of which Weir has something computed again is not closed until all of it is valid. Of what a person clears the
-    ledger learns when it begins: where a subtask has other rows since a clear that others have not seen, these may
-    follow.
-    """
-    run = session.get_one(RunRow, chosen.run)
-    if all(stood_at_close(run, row) for row in chosen.rows):
-        return True
-    if run.closed_at is None:
-        return False
-    attempts = [session.get_one(AttemptRow, row.attempt) for row in chosen.rows]
-    newest = max(each.clear_number for each in attempts)
-    if all(each.clear_number == newest for each in attempts):
-        return True
-    after_clear = [row for row, each in zip(chosen.rows, attempts, strict=True) if each.clear_number == newest]
-    return not any(_is_changed_by_person(session, row) for row in after_clear)
-
-
-def _is_changed_by_person(session: Session, row: ResultRow) -> bool:
-    if session.get_one(AttemptRow, row.attempt).origin not in _BY_PERSON:
-        return False
-    of_same = (ResultRow.run == row.run, ResultRow.stage == row.stage, ResultRow.layout == row.layout)
-    before = select(ResultRow.digest).where(*of_same, ResultRow.subtask == row.subtask, ResultRow.id < row.id)
-    return session.scalar(before.order_by(ResultRow.id.desc()).limit(1)) != row.digest
-
-
-_BY_PERSON: Final = {Origin.CLEARED_BY_PERSON.value, Origin.RETRY.value}
-"""Of attempts: what a person has cleared, or has failed at first."""
 
 
 def _open_state(by: StateReader, wanted: WantedState, closing: ExitStack, *, is_stale: bool = False) -> OpenedState:
@@ -186,7 +152,7 @@ def _open_state(by: StateReader, wanted: WantedState, closing: ExitStack, *, is_
             raise _unreadable(error.losses, dataflow, run, retained) from None
         topology = topology_of(session.get_one(RunRow, chosen.run).pinned or {})
         numbers = [row.id for row in chosen.rows]
-        if wanted.of_closed and not _is_closed_with(session, chosen):
+        if wanted.of_closed and not is_closed_with(session, session.get_one(RunRow, chosen.run), chosen.rows):
             raise NotClosed.of("reading.run_not_closed", run=chosen.run)
         claim = by.claim(session, dataflow, numbers, chosen.states)
     with ExitStack() as leased:

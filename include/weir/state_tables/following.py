@@ -122,8 +122,9 @@ class _Following:
     def _wanted(self) -> Iterator[StateOfCheckpoint]:
         """Yield the state in each retained checkpoint of a run that was closed with it, the newest one of an epoch."""
         with self.services.ledger.transaction() as session:
-            rows = [row for row in retained_checkpoints(session, self.dataflow) if is_of_closed(session, row)]
-            wanted = newest_of_epochs(At(row.epoch, row.number) for row in rows)
+            rows = retained_checkpoints(session, self.dataflow)
+            closed = [row for row in rows if is_of_closed(session, row, self.state.name)]
+            wanted = newest_of_epochs(At(row.epoch, row.number) for row in closed)
         for at in wanted:
             checkpoint = read_checkpoint(self.services.store, self.dataflow, at.checkpoint)
             if checkpoint is not None:

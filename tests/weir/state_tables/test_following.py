@@ -22,6 +22,7 @@ from weir.dataflow import files
 from weir.dataflow import postgres as in_postgres
 from weir.errors import Misconfigured, Retryable
 from weir.formats.manifest import StateFile
+from weir.ledger.checkpoints import retained_checkpoints
 from weir.ledger.database.tables import ResultRow
 from weir.settling import Settling
 from weir.snapshots.restore import RestoreRequest, restore
@@ -294,6 +295,25 @@ def test_a_restore_opens_a_branch_and_later_epochs_follow_it(table):
     correct(table, 2, {"N1": 100})
     assert [table.at(day) for day in (1, 2, 3)] == [table.expected(day) for day in (1, 2, 3)]
     assert table.rows() == table.expected(3)
+
+
+def test_a_lost_file_that_is_made_again_changes_no_row(table):
+    for day in (1, 2):
+        run(table, day)
+    before = table.segments()
+    with table.world.ledger.transaction() as session:
+        rows = [row for row in session.scalars(select(ResultRow)) if row.run.endswith(epoch(2))]
+        folder = next(row.folder for row in rows if row.stage == "history" and row.subtask == 1)
+    (own,) = [each for each in read_manifest(table.world.store, folder).state.files if each.epoch == epoch(2)]
+    table.world.store.delete(own.path)
+    table.world.run(3)
+    table.world.airflow.release("ladder")
+    settle(table)
+    with table.world.ledger.transaction() as session:
+        made_again = [row.number for row in retained_checkpoints(session, "ladder") if row.epoch == epoch(2)]
+    assert made_again != [2]
+    assert [table.at(day) for day in (1, 2, 3)] == [table.expected(day) for day in (1, 2, 3)]
+    assert table.segments().keys() == {*before, epoch(3)}
 
 
 def test_a_table_that_somebody_has_dropped_is_made_again(table):
