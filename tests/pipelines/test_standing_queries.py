@@ -399,6 +399,8 @@ class Polling:
             self.newest.append(newest)
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(2000)
 def test_the_table_of_open_windows_has_each_epoch_while_a_reader_polls(running, postgres, monkeypatch):
     """Of a day that is killed and computed again, after a rescale; the reader never sees two epochs in one answer."""
     url = postgres.url("windows").replace("+psycopg2", "")
