@@ -119,17 +119,22 @@ class LadderStack(Field):
 
     def weir(self, *words: str) -> str:
         """What Weir's command line says, asked by a person at this stack."""
+        with self.typing(*words) as command:
+            out, error = command.communicate()
+        assert command.returncode == 0, f"{out}{error}"
+        return str(out)
+
+    def typing(self, *words: str) -> subprocess.Popen[str]:
+        """A command that a person at this stack has typed, while it runs."""
         stack = self.stack
         api = stack.url.replace("://", f"://{PERSON}:{stack.credentials.person_password}@")
-        done = subprocess.run(
+        return subprocess.Popen(
             [sys.executable, "-m", "weir.cli.main", *words],
             env={**os.environ, "WEIR_LEDGER": stack.ledger_url, "WEIR_STORE": stack.store_url, "WEIR_API": api},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
         )
-        assert done.returncode == 0, f"{done.stdout}{done.stderr}"
-        return done.stdout
 
     def owed(self) -> list[str]:
         """Clears that are still owed."""

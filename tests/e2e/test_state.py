@@ -7,6 +7,7 @@ different DAGs at once (`at_once`).
 from __future__ import annotations
 
 import configparser
+import json
 import os
 import signal
 from contextlib import closing
@@ -22,7 +23,7 @@ from weir.formats.codec import from_json
 from weir.formats.manifest import Manifest
 from weir.formats.paths import MANIFEST
 from weir.ledger.checkpoints import retained_checkpoints
-from weir.ledger.database.tables import ResultRow, RunRow
+from weir.ledger.database.tables import DataflowRow, ResultRow, RunRow
 
 pytestmark = pytest.mark.e2e
 
@@ -32,8 +33,10 @@ DAGS = {
     "history": {**KEPT, "in_table": True, "last_day": "2024-01-02", "max_active_runs": 4},
     "backwards": {**KEPT, "catchup": False, "last_day": "2024-01-02", "max_active_runs": 1},
     "replayed": {**KEPT, **REPLAYED, "last_day": "2024-01-04"},
+    "stopped": {**KEPT, "last_day": "2024-01-01"},
+    "early": {"early": True, "parallelism": {"numbers": 1, "doubled": 1, "totals": 2}},
 }
-AT_ONCE = AtOnce(DAGS, soaks={"backwards", "replayed"})
+AT_ONCE = AtOnce(DAGS, soaks={"backwards", "replayed", "stopped", "early"})
 FIRST, SECOND, THIRD, FOURTH, FIFTH = (f"2024-01-0{day}" for day in range(1, 6))
 TOTALS = "totals-sums"
 
@@ -199,3 +202,50 @@ def test_a_corrected_day_has_the_states_before_it_computed_again_where_the_dataf
         (FIRST, SECOND, THIRD, FOURTH), totals
     )
     assert {day for day, tasks in ran.items() if tasks.get("weir_close")} >= {THIRD, FOURTH}
+
+
+def stopped_after(driver):
+    """The epoch after which the dataflow stops; None where nobody stops it."""
+    with driver.ledger.transaction() as session:
+        return session.get_one(DataflowRow, driver.dag).stopped_after
+
+
+@AT_ONCE.on("stopped")
+def test_a_stop_that_is_killed_is_typed_again_and_the_next_day_goes_on_with_what_was_changed(driver):
+    driver.start()
+    driver.green()
+    driver.hold(f"numbers-{epoch(SECOND)}")
+    driver.deploy(last_day=SECOND)
+    driver.await_reached(f"numbers-{epoch(SECOND)}")
+    with driver.typing("stop", driver.dag, "--savepoint") as first:
+        driver.wait(lambda: stopped_after(driver) == epoch(SECOND), "the stop")
+        first.kill()
+    driver.deploy(last_day=THIRD)
+    driver.let_go(f"numbers-{epoch(SECOND)}")
+    said = driver.weir("stop", driver.dag, "--savepoint")
+    assert f"stopped after epoch {epoch(SECOND)}" in said
+    assert "savepoint" in said
+    driver.deploy(parallelism={"numbers": 1, "doubled": 1, "totals": 3})
+    assert "goes on" in driver.weir("start", driver.dag)
+    driver.run(THIRD)
+    driver.green()
+    assert [file.epoch for file in files(driver, THIRD, 2)][-1] == epoch(THIRD)
+    assert driver.chain(epoch(THIRD)) == [epoch(day) for day in (FIRST, SECOND, THIRD)]
+
+
+@AT_ONCE.on("early")
+def test_rows_are_shown_before_their_run_is_closed_and_are_a_version_then(driver):
+    driver.hold("recent")
+    driver.start()
+    driver.await_reached("recent")
+    folder = driver.shared.parent / "lake" / driver.dag
+
+    def digests():
+        markers = [json.loads(file.read_text()) for file in folder.rglob("_weir.json")]
+        return [marker["digest"].startswith("provisional") for marker in markers]
+
+    driver.wait(lambda: digests() == [True], "provisional rows")
+    assert "provisional" in driver.weir("sinks", driver.dag)
+    driver.let_go("recent")
+    driver.green()
+    driver.wait(lambda: digests() == [False], "the version")

@@ -16,10 +16,12 @@ from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.errors import Misconfigured, Retryable
+from weir.execution.run_state import ReadResult
 from weir.formats.checkpoint import Checkpoint, KeyedSnapshot, StatePartition
 from weir.formats.manifest import StateContent, StateFile
 from weir.ledger.database.tables import ResultRow
 from weir.ledger.reads import reads_of
+from weir.ledger.runs import epoch_of_run
 from weir.state.compactions import Compacted, compactions_of
 from weir.state.file_rules import assigned_files, expired_until
 from weir.state.spark_schema import arrow_schema
@@ -125,15 +127,17 @@ class _Attempt:
     compacted_before: tuple[StateFile, ...] | None
 
 
-def changed_files(services: Services, content: StateOfCheckpoint, parts: Parts) -> tuple[StateFile, ...] | None:
-    """Return the files with what has changed in an epoch since the content that consists of `parts`.
+def changed_files(
+    services: Services, content: StateOfCheckpoint, before: Epoch, parts: Parts
+) -> tuple[StateFile, ...] | None:
+    """Return the files with what has changed since the end of the epoch `before`, whose content consists of `parts`.
 
     None where that is not known: it is of other attempts or subtasks, all of the state was written, or files that tell
     have gone. Raises Retryable.
     """
     name = content.snapshot.state.name
     with services.ledger.transaction() as session:
-        attempts = [_attempt_of(session, name, part, parts) for part in content.snapshot.partitions]
+        attempts = [_attempt_of(session, name, part, before, parts) for part in content.snapshot.partitions]
     found: list[StateFile] = []
     for each in attempts:
         changed = None if each is None else _changed(services.store, each, content.checkpoint.epoch)
@@ -143,18 +147,23 @@ def changed_files(services: Services, content: StateOfCheckpoint, parts: Parts) 
     return tuple(found)
 
 
-def _attempt_of(session: Session, name: str, part: StatePartition, parts: Parts) -> _Attempt | None:
+def _attempt_of(session: Session, name: str, part: StatePartition, before: Epoch, parts: Parts) -> _Attempt | None:
     reads = [each for each in reads_of(session, part.attempt) if each.partition.stage == name]
-    if len(reads) != 1:
+    read = next((each for each in reads if _is_of(each, part, before, parts)), None)
+    if read is None:
         return None
-    attempt, subtask = reads[0].attempt, reads[0].partition.subtask
-    if parts.get(str(subtask)) != (reads[0].digest, *part.key_groups):
-        return None
+    attempt, subtask = read.attempt, read.partition.subtask
     folders = [_folder(session, part.attempt, name, part.subtask), _folder(session, attempt, name, subtask)]
     if None in folders:
         return None
     compacted = compactions_of(session, [attempt]).get(Compacted(attempt, name, subtask))
     return _Attempt(part, str(folders[0]), str(folders[1]), compacted)
+
+
+def _is_of(read: ReadResult, part: StatePartition, before: Epoch, parts: Parts) -> bool:
+    """Report whether an attempt has read the key groups of its partition at the end of that epoch, with these rows."""
+    known = parts.get(str(read.partition.subtask))
+    return epoch_of_run(read.partition.run) == before and known == (read.digest, *part.key_groups)
 
 
 def _folder(session: Session, attempt: str, stage: str, subtask: int) -> str | None:

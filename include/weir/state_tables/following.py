@@ -7,15 +7,17 @@ on. A checkpoint that holds half of a correction is not shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.coordination.settled import Settled
 from weir.dataflow.state import State, StateKind
 from weir.dataflow.targets import Target
-from weir.formats.checkpoint import Checkpoint
 from weir.ledger.checkpoints import is_of_closed, retained_checkpoints
+from weir.ledger.database.tables import RunRow
 from weir.ledger.runs import newest_pinned, topology_of
 from weir.sinks.targets.postgres_server import PostgresServer
 from weir.state.checkpoint_content import read_checkpoint
@@ -29,11 +31,13 @@ from weir.state_tables.versions import (
     Forget,
     TableVersion,
     all_expired_until,
+    may_go_on,
     nearest,
     newest_of_epochs,
     next_step,
     replaced_by,
 )
+from weir.topology.ids import Epoch
 
 
 def follow_checkpoints(services: Services, dataflow: str, settled: Settled) -> None:
@@ -79,14 +83,17 @@ class _Following:
     def _is_stepped(self) -> bool:
         """Do one step; report whether there may be another."""
         with self.table.open() as opened:
-            wanted = {each.at: each for each in self._wanted()}
+            wanted, open_epochs = self._wanted()
             found = opened.versions()
+            others = [at for at, content in wanted.items() if at in found and found[at][1] != content.parts]
+            if others:  # the number is of another store by now
+                opened.forget(others)
+                return True
             versions = [version for version, _ in found.values()]
             self.newest = max(found, default=None)
-            match next_step(wanted, versions, opened.used() if found else ()):
+            match next_step(wanted.keys(), versions, opened.used() if found else (), open_epochs):
                 case Apply(at):
-                    self._apply(opened, wanted[at], wanted[max(wanted)])
-                    self.applied += 1
+                    self._apply(opened, wanted, at)
                 case Forget(gone):
                     opened.forget(gone)
                 case Delete(segments):
@@ -98,39 +105,56 @@ class _Following:
                     return until is not None and opened.expire_page(until)
         return True
 
-    def _apply(self, opened: OpenTable, content: StateOfCheckpoint, newest: StateOfCheckpoint) -> None:
+    def _apply(self, opened: OpenTable, wanted: Mapping[At, StateOfCheckpoint], at: At) -> None:
+        """Add a checkpoint; to a new table all of them, so that it never shows an older one as the newest."""
+        newest = wanted[max(wanted)]
         is_new = opened.prepare(newest.spark_schema, newest.keys)
-        found = {} if is_new else opened.versions()
+        for number, each in enumerate(sorted(wanted) if is_new else [at]):
+            self._add(opened, wanted[each])
+            if is_new and number == 0:
+                opened.index()
+            self.applied += 1
+
+    def _add(self, opened: OpenTable, content: StateOfCheckpoint) -> None:
+        found = opened.versions()
         segments = self._added(opened, content, found)
-        versions = [version for version, _ in found.values()]
         rows = sum(part.rows for part in content.snapshot.partitions)
         version = TableVersion(content.at, segments, content.expired_until)
-        opened.enter(content.at, version, content.parts, rows, replaced_by(content.at, versions))
-        if is_new:
-            opened.index()
+        replaced = replaced_by(content.at, [each for each, _ in found.values()])
+        opened.enter(content.at, version, content.parts, rows, replaced)
 
     def _added(self, opened: OpenTable, content: StateOfCheckpoint, found: Versions) -> tuple[int, ...]:
         """Add what an epoch has changed, where a version is known that it has changed; else what differs from one."""
-        store, shape = self.services.store, content.shape
+        store, shape, schema = self.services.store, content.shape, content.spark_schema
         for version, parts in found.values():
-            changed = changed_files(self.services, content, parts)
+            if not may_go_on(content.expired_until, version):
+                continue
+            changed = changed_files(self.services, content, version.at.epoch, parts)
             if changed is not None:
-                return opened.add_changes(as_copied(content.changed_tables(store, changed), shape), version)
+                return opened.add_changes(schema, as_copied(content.changed_tables(store, changed), shape), version)
         onto = nearest(content.at, [version for version, _ in found.values()])
-        return opened.add_all(as_copied(content.tables(store), shape), onto)
+        return opened.add_all(schema, as_copied(content.tables(store), shape), onto)
 
-    def _wanted(self) -> Iterator[StateOfCheckpoint]:
-        """Yield the state in each retained checkpoint of a run that was closed with it, the newest one of an epoch."""
+    def _wanted(self) -> tuple[dict[At, StateOfCheckpoint], set[Epoch]]:
+        """Return the state in the newest retained checkpoint of each run that was closed with it, and all such epochs.
+
+        Those that were kept by another key are left out, and epochs that are sealed.
+        """
         with self.services.ledger.transaction() as session:
-            rows = retained_checkpoints(session, self.dataflow)
+            rows = [row for row in retained_checkpoints(session, self.dataflow) if not _is_sealed(session, row.run)]
             closed = [row for row in rows if is_of_closed(session, row, self.state.name)]
-            wanted = newest_of_epochs(At(row.epoch, row.number) for row in closed)
-        for at in wanted:
-            checkpoint = read_checkpoint(self.services.store, self.dataflow, at.checkpoint)
-            if checkpoint is not None:
-                yield from self._in(checkpoint)
+            newest = newest_of_epochs(At(row.epoch, row.number) for row in closed)
+        found = {at: content for at in newest for content in self._in(at)}
+        keys = found[max(found)].keys if found else ()
+        return {at: content for at, content in found.items() if content.keys == keys}, {row.epoch for row in rows}
 
-    def _in(self, checkpoint: Checkpoint) -> Iterator[StateOfCheckpoint]:
-        for each in checkpoint.states:
-            if each.state.name == self.state.name:
-                yield StateOfCheckpoint(checkpoint, each)
+    def _in(self, at: At) -> Iterator[StateOfCheckpoint]:
+        checkpoint = read_checkpoint(self.services.store, self.dataflow, at.checkpoint)
+        if checkpoint is not None:
+            kept = [each for each in checkpoint.states if each.state.name == self.state.name]
+            yield from (StateOfCheckpoint(checkpoint, each) for each in kept)
+
+
+def _is_sealed(session: Session, run: str) -> bool:
+    row = session.get(RunRow, run)
+    return row is not None and row.sealed_at is not None

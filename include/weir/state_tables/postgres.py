@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+import psycopg2
 import pyarrow as pa
 from psycopg2 import sql
 
@@ -47,6 +48,12 @@ _DEFINED: Final = {
     " primary key (name, checkpoint)",
 }
 
+_WIDER: Final = {
+    *(("smallint", "integer"), ("smallint", "bigint"), ("integer", "bigint")),
+    ("real", "double precision"),
+}
+"""Types, with others that hold the same numbers and more."""
+
 _NEWEST: Final = (
     "not exists (select from {rows} newer where newer._weir_key = found._weir_key"
     " and newer._weir_version > found._weir_version and newer._weir_version = any({segments}))"
@@ -76,6 +83,7 @@ class PostgresStateTable:
             cursor.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"weir/state/{schema}.{name}",))
             # A key's hash is that of its text, whatever account and database have.
             cursor.execute("set local timezone = 'UTC'; set local datestyle = 'ISO'; set local bytea_output = 'hex'")
+            cursor.execute("set local extra_float_digits = 1")  # no two numbers have the same text
             yield OpenTable(cursor, schema, name, self.owner)
 
 
@@ -91,7 +99,7 @@ class OpenTable:
 
         Raises Misconfigured where another state has the table.
         """
-        if not exists(self._cursor, self._id(_TABLES)):
+        if not all(exists(self._cursor, self._id(each)) for each in _DEFINED):
             return {}
         owner = self._one("select owner from {tables} where name = {name}")
         if owner not in (None, self._owner):
@@ -116,32 +124,40 @@ class OpenTable:
     def prepare(self, spark_schema: str, keys: Sequence[str]) -> bool:
         """Make table and views of a state, or change their columns; report whether the table is new.
 
-        Raises Misconfigured for columns that a table cannot have, and where something else has one of the names.
+        It is made anew where the key is another one, or a column has a type that does not hold what is there. Raises
+        Misconfigured for columns that a table cannot have, where something else has one of the names, and where
+        somebody's view needs a column that goes.
         """
         columns = columns_of(spark_schema)
         require_possible(self._shown, columns)
         if any(each.name == CHECKPOINT for each in columns):
             raise Misconfigured.of("state_tables.column_taken", table=self._shown, column=CHECKPOINT)
         self._make_own_tables()
-        if exists(self._cursor, self._rows) and self._one("select owner from {tables} where name = {name}") is not None:
-            self._change_columns(self._columns(), columns)
-            return False
+        is_own = self._one("select owner from {tables} where name = {name}") is not None
+        if is_own and exists(self._cursor, self._rows):
+            now = {each.name: each for each in columns}
+            before = self._columns()
+            if self._keys() == [*keys] and all(_is_held(each, now.get(each.name, each)) for each in before):
+                self._change_columns(before, columns)
+                return False
+            self._drop_views()
+            self._execute("drop table {rows}")
         self._create(columns, keys)
         return True
 
-    def add_changes(self, tables: Iterable[pa.Table], onto: TableVersion) -> tuple[int, ...]:
+    def add_changes(self, spark_schema: str, tables: Iterable[pa.Table], onto: TableVersion) -> tuple[int, ...]:
         """Add rows that have changed since a version as a segment upon its own; return all of them."""
-        return (*onto.segments, self._insert(tables))
+        return (*onto.segments, self._insert(spark_schema, tables))
 
-    def add_all(self, tables: Iterable[pa.Table], onto: TableVersion | None) -> tuple[int, ...]:
+    def add_all(self, spark_schema: str, tables: Iterable[pa.Table], onto: TableVersion | None) -> tuple[int, ...]:
         """Add all rows of a checkpoint, as far as they differ from a version; return its segments (None: as one)."""
         if onto is None:
-            return (self._insert(tables),)
-        return (*onto.segments, self._insert_different(tables, onto))
+            return (self._insert(spark_schema, tables),)
+        return (*onto.segments, self._insert_different(spark_schema, tables, onto))
 
     def enter(self, at: At, version: TableVersion, parts: Parts, rows: int, replaced: Sequence[At]) -> None:
         """Mark a checkpoint as being in the table, in the place of others."""
-        self.forget(replaced)
+        self.forget([at, *replaced])
         self._execute(
             "insert into {versions} (name, checkpoint, epoch, segments, expired_until, parts, rows)"
             " values ({name}, {checkpoint}, {epoch}, {segments}, {until}, {parts}, {count})",
@@ -161,19 +177,19 @@ class OpenTable:
         self._execute("create index on {rows} ({keys})", keys=listed(self._keys()))
         self._execute("analyze {rows}")
 
-    def _insert(self, tables: Iterable[pa.Table]) -> int:
+    def _insert(self, spark_schema: str, tables: Iterable[pa.Table]) -> int:
         segment = self._new_segment()
         self._execute(
             "insert into {rows} ({names}, _weir_key, _weir_version)"
             " select {names}, {key}, {segment} from weir_loading loaded",
-            names=listed(self._load(tables)),
+            names=listed(self._load(spark_schema, tables)),
             key=self._key("loaded"),
             segment=segment,
         )
         return segment
 
-    def _insert_different(self, tables: Iterable[pa.Table], onto: TableVersion) -> int:
-        segment, names, keys = self._new_segment(), self._load(tables), self._keys()
+    def _insert_different(self, spark_schema: str, tables: Iterable[pa.Table], onto: TableVersion) -> int:
+        segment, names, keys = self._new_segment(), self._load(spark_schema, tables), self._keys()
         self._execute(
             "create temporary table weir_wanted on commit drop as"
             " select loaded.*, {key} as _weir_key from weir_loading loaded",
@@ -245,10 +261,16 @@ class OpenTable:
             self._end_use([fold.segment])
 
     def expire_page(self, expired_until: int) -> bool:
-        """Delete some rows that have expired in every version; report whether there may be more."""
+        """Delete some rows that have expired in every version; report whether there may be more.
+
+        One that hides a row of a later update stays: it was compared with a version that is no epoch before its own.
+        """
         self._execute(
             "delete from {rows} where ctid = any(array("
-            "select ctid from {rows} where _weir_updated <= {until} limit {most}))",
+            "select found.ctid from {rows} found where found._weir_updated <= {until} and not exists ("
+            "select from {rows} below where below._weir_key = found._weir_key"
+            " and below._weir_version < found._weir_version and (below._weir_updated > {until}) is not false"
+            ") limit {most}))",
             until=expired_until,
             most=PAGE_ROWS,
         )
@@ -257,6 +279,8 @@ class OpenTable:
     # Tables, views and columns
 
     def _make_own_tables(self) -> None:
+        if all(exists(self._cursor, self._id(each)) for each in _DEFINED):
+            return
         self._execute("select pg_advisory_xact_lock(hashtextextended('weir_state_tables', 0))")
         for name, columns in _DEFINED.items():
             if not exists(self._cursor, self._id(name)):
@@ -289,7 +313,7 @@ class OpenTable:
         if kept == [*before] and not new and exists(self._cursor, self._view) and exists(self._cursor, self._view_at):
             return
         if kept != [*before]:  # only then: who may read the views is lost with them
-            self._execute("drop view if exists {view}, {view_at}")
+            self._drop_views()
         for each in before:
             column = sql.Identifier(each.name)
             if each.name not in now:
@@ -301,6 +325,13 @@ class OpenTable:
             self._execute("alter table {rows} add column {defined}", defined=_defined(each))
         self._execute("update {tables} set columns = {columns} where name = {name}", columns=_as_json([*kept, *new]))
         self._make_views([*kept, *new])
+
+    def _drop_views(self) -> None:
+        try:
+            self._execute("drop view if exists {view}, {view_at}")
+        except psycopg2.errors.DependentObjectsStillExist as error:
+            detail = error.diag.message_detail
+            raise Misconfigured.of("state_tables.view_needed", table=self._shown, detail=detail) from error
 
     def _make_views(self, columns: Sequence[Column]) -> None:
         shown = sql.SQL(", ").join(sql.SQL("found.{}").format(sql.Identifier(each.name)) for each in columns)
@@ -332,8 +363,8 @@ class OpenTable:
 
     # Rows
 
-    def _load(self, tables: Iterable[pa.Table]) -> list[str]:
-        """Copy rows into a temporary table, and return its columns; those that an older schema lacks are null.
+    def _load(self, spark_schema: str, tables: Iterable[pa.Table]) -> list[str]:
+        """Copy rows into a temporary table, and return its columns; what another schema has not is null.
 
         Raises Misconfigured with the column of a value that PostgreSQL cannot hold.
         """
@@ -343,8 +374,9 @@ class OpenTable:
             "create temporary table weir_loading on commit drop as select {names} from {rows} with no data",
             names=listed(names),
         )
+        own = {each.name: each for each in (*columns_of(spark_schema), *_OWN)}
+        given = [each for each in columns if each.name in own and _is_held(own[each.name], each)]
         for table in tables:
-            given = [each for each in columns if each.name in table.column_names]
             rows = as_csv(given, self._storable(given, table), None)
             copy(self._cursor, sql.Identifier("weir_loading"), [each.name for each in given], rows)
         return names
@@ -421,6 +453,19 @@ class OpenTable:
 
 def _defined(column: Column) -> sql.Composable:
     return sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(column.type))
+
+
+def _is_held(value: Column, column: Column) -> bool:
+    """Report whether a column holds all values of another one as they are."""
+    if value.type.startswith("numeric(") and column.type.startswith("numeric("):
+        (digits, scale), (most, places) = _digits(value), _digits(column)
+        return places >= scale and most - places >= digits - scale
+    return value.type == column.type or (value.type, column.type) in _WIDER
+
+
+def _digits(column: Column) -> tuple[int, int]:
+    digits, _, scale = column.type.removeprefix("numeric(").rstrip(")").partition(",")
+    return int(digits), int(scale)
 
 
 def _of_page(segment: int) -> sql.Composable:

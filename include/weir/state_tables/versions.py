@@ -70,17 +70,21 @@ class Fold:
 Step = Apply | Forget | Delete | Fold
 
 
-def next_step(wanted: Collection[At], versions: Sequence[TableVersion], used: Collection[int]) -> Step | None:
+def next_step(
+    wanted: Collection[At], versions: Sequence[TableVersion], used: Collection[int], open_epochs: Collection[Epoch] = ()
+) -> Step | None:
     """Return the next step to a table of the wanted checkpoints; None where nothing is left to do.
 
     `used` are the segments that may have rows. A table stays as it is while no checkpoint is wanted: the newest rows
-    that there are do not go because the checkpoint of them is lost.
+    that there are do not go because the checkpoint of them is lost. Of `open_epochs`, whose checkpoints are not to be
+    shown yet, it keeps what it has until another one of them is wanted.
     """
     known = {each.at for each in versions}
     missing = sorted(set(wanted) - known)
     if missing:
         return Apply(missing[0])
-    gone = sorted(known - set(wanted)) if wanted else []
+    kept = set(open_epochs) - {each.epoch for each in wanted}
+    gone = sorted(at for at in known - set(wanted) if at.epoch not in kept) if wanted else []
     if gone:
         return Forget(tuple(gone))
     named = {segment for each in versions for segment in each.segments}
@@ -122,3 +126,11 @@ def all_expired_until(versions: Iterable[TableVersion]) -> int | None:
 def newest_of_epochs(found: Iterable[At]) -> list[At]:
     """Return of each epoch the newest checkpoint, in order."""
     return sorted({each.epoch: each for each in sorted(found)}.values())
+
+
+def may_go_on(expired_until: int | None, before: TableVersion) -> bool:
+    """Report whether what has expired in a version has expired in a checkpoint that only adds its changes to it.
+
+    Where rows live longer since, those would come back.
+    """
+    return before.expired_until is None or (expired_until is not None and expired_until >= before.expired_until)

@@ -82,12 +82,12 @@ def test_epochs_of_a_table(postgres, benchmark, request) -> None:
         return ask("select pg_total_relation_size('state_rows')")[0][0][0] / 2**20
 
     everything = range(count)
-    (first,) = apply(1, lambda opened, _: opened.add_all(rows(everything, 0), None))
+    (first,) = apply(1, lambda opened, _: opened.add_all(SCHEMA, rows(everything, 0), None))
     print(f"\n{count} keys: all rows in {first:.1f} s, {size():.0f} MiB")
     for number, share in enumerate(SHARES, start=2):
         some = chance.sample(everything, int(count * share))
         applied, folded = apply(
-            number, lambda opened, versions, some=some: opened.add_changes(rows(some, 1), versions[0])
+            number, lambda opened, versions, some=some: opened.add_changes(SCHEMA, rows(some, 1), versions[0])
         )
         print(f"{share:.1%} changed: applied in {applied:.2f} s, folded in {folded:.2f} s, {size():.0f} MiB")
     _, vacuumed = ask("vacuum state_rows")
@@ -100,6 +100,6 @@ def test_epochs_of_a_table(postgres, benchmark, request) -> None:
         middle = statistics.median(seconds for _, seconds in asked) * 1000
         slow = sorted(seconds for _, seconds in asked)[-3] * 1000
         print(f"look-ups of {keys}: median {middle:.1f} ms, 99 % below {slow:.1f} ms")
-    different, _ = apply(99, lambda opened, versions: opened.add_all(rows(everything, 2), versions[0]))
+    different, _ = apply(99, lambda opened, versions: opened.add_all(SCHEMA, rows(everything, 2), versions[0]))
     print(f"all rows compared and replaced: {different:.1f} s")
     benchmark.pedantic(lambda: ask("select 1"), rounds=1)

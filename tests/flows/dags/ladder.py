@@ -8,7 +8,8 @@ an epoch and all before it, with `kept` by keyed state, of so many `runs`, with 
 With `lake` the sums go into tables of Delta Lake and Iceberg, too, in the folder `lake` beside the file. With `readers`
 two more DAGs are scheduled on the sums, by events and by epochs. `on` names a data set that schedules the DAG, each day
 of it; with `reads` it is another dataflow, which adds up the sums of the last three days of that data set. With
-`within` it adds up those of its parts of the day, and the clock schedules it.
+`within` it adds up those of its parts of the day, and the clock schedules it. With `early` the sums are shown, also in
+a folder of `lake`, before their run is closed, which has `recent` to compute after them.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from weir.dataflow import (
     dataset,
     delta,
     expectations,
+    files,
     iceberg,
     keyed_state,
     last,
@@ -86,6 +88,10 @@ def ladder_dag(name: str, *, last_day: str | None, restart: dict[str, Any] | Non
     if more.pop("readers", False):
         reader_dags(name)
     stages, on = [numbers, doubled, totals, sink(totals, "sums", to=to)], more.pop("on", None)
+    if more.pop("early", False):
+        shown = sink(totals, "sums", to=files(f"{control.parent}/lake/{name}"), delivery="at_least_once")
+        recent = Stage("recent", "ladder:recent", {"sums": blocking(totals)}, parallelism=1)
+        stages = [numbers, doubled, totals, shown, recent, sink(recent, "newest")]
     is_within = more.pop("within", False)
     if more.pop("reads", is_within):
         read = dataset(on, by="bucket", epoch="within" if is_within else last(3))

@@ -82,7 +82,8 @@ class StateEngine:
         by_time = {}
         for k, (n, updated) in rows:
             count, xor = by_time.get(updated, (0, 0))
-            by_time[updated] = (count + 1, xor ^ int(hashlib.sha256(repr((k, n)).encode()).hexdigest()[:15], 16))
+            hashed = hashlib.sha256(repr((k, n, updated)).encode()).hexdigest()
+            by_time[updated] = (count + 1, xor ^ int(hashed[:15], 16))
         tallies = tuple(UpdateDigest(updated, *by_time[updated], 0, 0) for updated in sorted(by_time))
         xor = 0
         for each in tallies:

@@ -160,9 +160,9 @@ def test_each_version_has_its_own_rows_after_each_step(url, table, monkeypatch, 
 
     def add(opened, content, versions, at):
         if content.parent in versions and choice.random() < 0.6:
-            return opened.add_changes([rows_of(content.changes)], versions[content.parent])
+            return opened.add_changes(SCHEMA, [rows_of(content.changes)], versions[content.parent])
         onto = nearest(at, list(versions.values())) if choice.random() < 0.9 else None
-        return opened.add_all([content.stored()], onto)
+        return opened.add_all(SCHEMA, [content.stored()], onto)
 
     for _ in range(12):
         model.grow()
