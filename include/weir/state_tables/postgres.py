@@ -370,6 +370,7 @@ class OpenTable:
         """
         columns = [*self._columns(), *_OWN]
         names = [each.name for each in columns]
+        self._execute("drop table if exists pg_temp.weir_loading, pg_temp.weir_wanted")
         self._execute(
             "create temporary table weir_loading on commit drop as select {names} from {rows} with no data",
             names=listed(names),
