@@ -1,6 +1,6 @@
 """The rows of a keyed state in PostgreSQL, as several checkpoints have left them, and views of them.
 
-`NAME_rows` has the rows, each with its segment (`_weir_version`) and the hash of its key; `weir_state_versions`, beside
+`NAME_rows` has the rows, each with its segment and the hash of its key; `weir_state_versions`, beside
 it, the segments of each checkpoint; `weir_state_tables` whose table it is. The view `NAME` has the rows of the newest
 checkpoint, `NAME_at` those of each.
 
@@ -56,7 +56,7 @@ _WIDER: Final = {
 
 _NEWEST: Final = (
     "not exists (select from {rows} newer where newer._weir_key = found._weir_key"
-    " and newer._weir_version > found._weir_version and newer._weir_version = any({segments}))"
+    " and newer._weir_segment > found._weir_segment and newer._weir_segment = any({segments}))"
 )
 _OF_NEWEST: Final = "(select {} from {} where name = {} order by epoch desc, checkpoint desc limit 1)"
 _NEVER: Final = -(2**62)
@@ -171,8 +171,8 @@ class OpenTable:
 
     def index(self) -> None:
         """Make the indexes of a new table, by which readers and the next checkpoints find rows."""
-        self._execute("create unique index on {rows} (_weir_key, _weir_version)")
-        self._execute("create index on {rows} (_weir_version)")
+        self._execute("create unique index on {rows} (_weir_key, _weir_segment)")
+        self._execute("create index on {rows} (_weir_segment)")
         self._execute("create index on {rows} (_weir_updated) where _weir_updated is not null")
         self._execute("create index on {rows} ({keys})", keys=listed(self._keys()))
         self._execute("analyze {rows}")
@@ -180,7 +180,7 @@ class OpenTable:
     def _insert(self, spark_schema: str, tables: Iterable[pa.Table]) -> int:
         segment = self._new_segment()
         self._execute(
-            "insert into {rows} ({names}, _weir_key, _weir_version)"
+            "insert into {rows} ({names}, _weir_key, _weir_segment)"
             " select {names}, {key}, {segment} from weir_loading loaded",
             names=listed(self._load(spark_schema, tables)),
             key=self._key("loaded"),
@@ -198,8 +198,8 @@ class OpenTable:
         self._execute("analyze weir_wanted")
         self._execute(
             "with found as (select found.* from {rows} found"
-            " where found._weir_version = any({segments}) and {newest})"
-            " insert into {rows} ({names}, _weir_key, _weir_version)"
+            " where found._weir_segment = any({segments}) and {newest})"
+            " insert into {rows} ({names}, _weir_key, _weir_segment)"
             " select {shown}, coalesce(wanted._weir_key, found._weir_key), {segment}"
             " from weir_wanted wanted full join found on found._weir_key = wanted._weir_key"
             " where case when wanted._weir_key is null then not found._weir_deleted"
@@ -224,7 +224,7 @@ class OpenTable:
         """Delete some rows of segments that no version names; they are not used any more when there are none left."""
         self._execute(
             "delete from {rows} where ctid = any(array("
-            "select ctid from {rows} where _weir_version = any({segments}) limit {most}))",
+            "select ctid from {rows} where _weir_segment = any({segments}) limit {most}))",
             segments=list(segments),
             most=PAGE_ROWS,
         )
@@ -235,7 +235,7 @@ class OpenTable:
         """Move some rows into the segment below; it is named in the place of both when there are none left."""
         self._execute(
             "create temporary table weir_page on commit drop as"
-            " select _weir_key from {rows} where _weir_version = {segment} limit {most}",
+            " select _weir_key from {rows} where _weir_segment = {segment} limit {most}",
             segment=fold.segment,
             most=PAGE_ROWS,
         )
@@ -251,7 +251,7 @@ class OpenTable:
                 until=expired_until,
             )
         self._execute(
-            "update {rows} changed set _weir_version = {into} from weir_page {of_page}", into=fold.into, of_page=of_page
+            "update {rows} changed set _weir_segment = {into} from weir_page {of_page}", into=fold.into, of_page=of_page
         )
         if moved < PAGE_ROWS:
             self._execute(
@@ -269,7 +269,7 @@ class OpenTable:
             "delete from {rows} where ctid = any(array("
             "select found.ctid from {rows} found where found._weir_updated <= {until} and not exists ("
             "select from {rows} below where below._weir_key = found._weir_key"
-            " and below._weir_version < found._weir_version and (below._weir_updated > {until}) is not false"
+            " and below._weir_segment < found._weir_segment and (below._weir_updated > {until}) is not false"
             ") limit {most}))",
             until=expired_until,
             most=PAGE_ROWS,
@@ -294,7 +294,7 @@ class OpenTable:
             if exists(self._cursor, each):
                 raise Misconfigured.of("state_tables.name_taken", table=self._shown, taken=each.as_string(self._cursor))
         self._execute(
-            "create table {rows} ({defined}, _weir_key bytea not null, _weir_version bigint not null)",
+            "create table {rows} ({defined}, _weir_key bytea not null, _weir_segment bigint not null)",
             defined=sql.SQL(", ").join(map(_defined, (*columns, *_OWN))),
         )
         self._execute(
@@ -342,7 +342,7 @@ class OpenTable:
         segments = sql.SQL("{}::bigint[]").format(of_newest[0])
         self._execute(
             "create or replace view {view} as select {shown} from {rows} found"
-            " where found._weir_version = any({segments}) and {visible} and {newest}",
+            " where found._weir_segment = any({segments}) and {visible} and {newest}",
             shown=shown,
             segments=segments,
             visible=_visible(of_newest[1]),
@@ -350,7 +350,7 @@ class OpenTable:
         )
         self._execute(
             "create or replace view {view_at} as select of.epoch as _epoch, of.checkpoint as _checkpoint, {shown}"
-            " from {versions} of join {rows} found on found._weir_version = any(of.segments)"
+            " from {versions} of join {rows} found on found._weir_segment = any(of.segments)"
             " where of.name = {name} and {visible} and {newest}",
             shown=shown,
             visible=_visible(sql.Identifier("of", "expired_until")),
@@ -470,7 +470,7 @@ def _digits(column: Column) -> tuple[int, int]:
 
 
 def _of_page(segment: int) -> sql.Composable:
-    of_page = "page where changed._weir_key = page._weir_key and changed._weir_version = {}"
+    of_page = "page where changed._weir_key = page._weir_key and changed._weir_segment = {}"
     return sql.SQL(of_page).format(sql.Literal(segment))
 
 

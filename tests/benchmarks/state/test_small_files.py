@@ -79,7 +79,7 @@ def test_files_at_rest_and_written(benchmark, request, subtasks) -> None:
     compacted = sum(len(each.compacted) for each in found) / HOURS
     files, read = [*map(len, at_rest)], median(n for each in found for n in each.read)
     print(
-        f"\n{subtasks} subtasks: at rest {median(files):.0f} files, at most {max(files)}, {median(small):.0f} of them small;"
+        f"\n{subtasks} subtasks: at rest {median(files):.0f} files, at most {max(files)}, small: {median(small):.0f};"
         f" a subtask reads {read:.0f}; an hour writes {subtasks}, its compaction {compacted:.1f}"
     )
     assert max(n for each in found for n in each.read) <= RUNS

@@ -113,7 +113,7 @@ def test_a_table_has_the_rows_of_each_retained_checkpoint(table):
 def test_an_epoch_writes_what_it_has_changed_and_what_is_hidden_goes_with_its_checkpoint(table):
     for day in (1, 2, 3):
         run(table, day)
-    assert table.query("select _weir_version, count(*) from {t}_rows group by 1 order by 1") == [(1, 6), (2, 3), (3, 2)]
+    assert table.query("select _weir_segment, count(*) from {t}_rows group by 1 order by 1") == [(1, 6), (2, 3), (3, 2)]
     assert table.segments() == {epoch(1): (1,), epoch(2): (1, 2), epoch(3): (1, 2, 3)}
     run(table, 4, retained_checkpoints=1)
     assert table.segments() == {epoch(4): (1,)}
@@ -244,7 +244,7 @@ def test_rows_expire_by_the_time_of_epochs_and_are_deleted_at_last(table):
 def test_a_change_of_parallelism_and_a_state_that_is_written_whole_add_what_differs(table):
     run(table, 1)
     run(table, 2, parallelism=3)
-    assert table.query("select _weir_version, count(*) from {t}_rows group by 1 order by 1") == [(1, 6), (2, 3)]
+    assert table.query("select _weir_segment, count(*) from {t}_rows group by 1 order by 1") == [(1, 6), (2, 3)]
     assert [table.at(day) for day in (1, 2)] == [table.expected(day) for day in (1, 2)]
 
 
@@ -253,7 +253,7 @@ def test_changes_are_found_behind_a_compaction(table):
     run(table, 2)
     compact(table.world, 2)
     run(table, 3)
-    assert table.query("select _weir_version, count(*) from {t}_rows group by 1 order by 1") == [(1, 6), (2, 3), (3, 2)]
+    assert table.query("select _weir_segment, count(*) from {t}_rows group by 1 order by 1") == [(1, 6), (2, 3), (3, 2)]
     assert [table.at(day) for day in (1, 2, 3)] == [table.expected(day) for day in (1, 2, 3)]
 
 
