@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 from pyiceberg.catalog import load_catalog
+from tests.builders.connections import connection_to
 from tests.servers.s3 import client_of, running_s3
 
 from weir.connections import Connection
@@ -117,16 +118,7 @@ class Postgres:
     def __init__(self, _folder, request):
         server = request.getfixturevalue("postgres")
         self.url = server.url("sinks_bench").replace("+psycopg2", "")
-        parts = psycopg2.extensions.parse_dsn(self.url)
-        self.connection = Connection(
-            id="db",
-            kind="postgres",
-            host=parts["host"],
-            port=int(parts["port"]),
-            database=parts["dbname"],
-            login=parts["user"],
-            password=parts.get("password", ""),
-        )
+        self.connection = connection_to(self.url)
         self.options = postgres("db", "rows", create="if_missing").options
 
     def target(self, reach):

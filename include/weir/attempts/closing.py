@@ -13,6 +13,7 @@ from weir.attempts.ports import TaskPorts
 from weir.attempts.steps import end_without_result, ready_outcome, settle
 from weir.coordination.settled import CLEARS, Due
 from weir.coordination.values import Awaiting, BeginRequest, CloseOutcome, Published
+from weir.dataflow.state_rules import tables_of
 from weir.ledger.runs import epoch_of, run_key
 
 
@@ -46,7 +47,7 @@ def run_close(
     try_to_withdraw_note(task, dataflow, described.key, described.try_number, may_have_waited=True)
     run = run_key(dataflow, epoch_of(described.interval[0]))
     try_to_note_close(task, run, described.key, was_cleared=described.clear_number > 0)
-    has_tables = any(state.table is not None for stage in described.dataflow.stages for state in stage.states)
+    has_tables = bool(tables_of(described.dataflow.stages))
     settle(task, dataflow, Due(runs=None, early=(run,), tables=has_tables, readers=True, receivers=True))
     return dict(outcome.summary)
 

@@ -27,12 +27,12 @@ class Due:
     """The runs whose results may be needed no more; None: all, and published versions and checkpoints, too."""
     early: tuple[str, ...] | None = ()
     """The runs whose provisional rows may be other ones now, of sinks that publish early; None: all."""
-    tables: bool = False
-    """The tables of states get the rows of new checkpoints."""
     readers: bool = False
     """What other dataflows have made of older versions of its data sets runs again, as they declare."""
     receivers: bool = False
     """Those who receive notifications are told."""
+    tables: bool = False
+    """The tables of states get the rows of new checkpoints."""
     targets: bool = False
     """Published versions are committed into the targets of their sinks."""
     is_thorough: bool = False

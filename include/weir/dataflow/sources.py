@@ -27,6 +27,7 @@ from weir.dataflow.digest_rule import DigestRule
 from weir.dataflow.quality import Gate
 from weir.dataflow.record_values import RecordValue
 from weir.dataflow.stage import COPY, READY_MADE, Reuse, Stage, TaskSettings, source
+from weir.dataflow.state_rules import tables_of
 from weir.dataflow.state_schema import Kind, declared_fields
 from weir.errors import Misconfigured
 from weir.intervals import in_zone, time_zone
@@ -555,8 +556,7 @@ def connections_of(stage: Stage) -> dict[str, str]:
     """Return the ids of the connections that a stage names: for targets, tables of states, a ready-made source."""
     own = [each for each in stage.targets if ":" not in each.kind]
     found = {str(each.options.get("conn_id") or ""): f"its target {each}" for each in own}
-    tables = [(state, state.table) for state in stage.states if state.table is not None]
-    found |= {str(table.options["conn_id"]): f"the table of {state}" for state, table in tables}
+    found |= {str(table.options["conn_id"]): f"the table of {state}" for state, table in tables_of([stage])}
     if (stage.resolve or "").startswith("weir_spark.sources."):
         catalog = str(stage.options.get("table", "")).partition(".")[0] if ".iceberg:" in str(stage.resolve) else ""
         found[str(stage.options.get("conn_id") or catalog)] = "its source"

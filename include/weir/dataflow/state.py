@@ -156,11 +156,10 @@ def keyed_state(
     )
 
 
-def _table(where: str, given: object) -> Target | None:
+def _table(where: str, given: Target | None) -> Target | None:
     if given is None:
         return None
     require(where, "table", given, Target, 'postgres("conn_id", "schema.table")')
-    assert isinstance(given, Target)  # noqa: S101  as required
     name = str(given.options.get("table", ""))
     if given.kind != "postgres" or given != postgres(str(given.options["conn_id"]), name):
         raise Misconfigured.of("dataflow.state_table_unfit", where=where, table=given)

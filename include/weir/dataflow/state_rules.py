@@ -7,7 +7,7 @@ with several subtasks reads an input by as many keys as the state has, so that a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from weir.dataflow.arguments import shown
@@ -15,6 +15,7 @@ from weir.dataflow.key_types import canonical_type
 from weir.dataflow.stage import Exchange, ExchangeKind, Stage, StageKind, pipelined
 from weir.dataflow.state import State, StateKind
 from weir.dataflow.state_schema import Fields, fields_of_ddl, stored_fields
+from weir.dataflow.targets import Target
 from weir.errors import Message, Misconfigured, at, said_by
 from weir.units import size_from_text, time_from_text
 
@@ -189,6 +190,11 @@ def with_state_stages(stages: Sequence[Stage]) -> tuple[Stage, ...]:
 def states_of(stages: Sequence[Stage]) -> dict[str, State]:
     """Return all states by name."""
     return {state.name: state for stage in stages for state in stage.states}
+
+
+def tables_of(stages: Iterable[Stage]) -> list[tuple[State, Target]]:
+    """Return the states that have tables, with these."""
+    return [(state, state.table) for stage in stages for state in stage.states if state.table is not None]
 
 
 def _with_states(stage: Stage, declared: set[str], kept: Mapping[str, State]) -> Iterator[Stage]:

@@ -29,6 +29,7 @@ from weir.dataflow.state_rules import (
     reads_state,
     state_problems,
     states_of_other_tasks,
+    tables_of,
     type_problems,
     with_state_stages,
 )
@@ -504,7 +505,7 @@ def _same_name(name: str, stages: Sequence[Stage]) -> str:
 def _target_problems(stages: Sequence[Stage]) -> Iterator[str]:
     """Yield the tables and folders that several sinks publish into, or that have several states."""
     own = [(stage.name, each) for stage in stages for each in stage.targets]
-    own += [(state.name, state.table) for stage in stages for state in stage.states if state.table is not None]
+    own += [(state.name, table) for state, table in tables_of(stages)]
     for one, into, other, target in shared(own):
         how = "one below the other" if "path" in into.options else "one table if one schema: write it for both"
         where = f"one target, {into}" if str(into) == str(target) else f"{into} and {target}, {how}"

@@ -23,7 +23,7 @@ from weir.ledger.database.tables import ResultRow
 from weir.ledger.reads import reads_of
 from weir.ledger.runs import epoch_of_run
 from weir.state.compactions import Compacted, compactions_of
-from weir.state.file_rules import assigned_files, expired_until
+from weir.state.file_rules import assigned_files, expired_until, overlap
 from weir.state.spark_schema import arrow_schema
 from weir.state.state_files import DELETED, UPDATED, Gone, Shape, newest, read_rows
 from weir.state_tables.versions import At
@@ -91,7 +91,7 @@ class StateOfCheckpoint:
 
 
 def _read(store: Store, file: StateFile, shape: Shape, groups: tuple[int, int]) -> pa.Table:
-    if file.key_groups[1] < groups[0] or groups[1] < file.key_groups[0]:
+    if not overlap(file.key_groups, groups):
         return shape.stored.empty_table()
     try:
         return read_rows(store, file, shape.stored, groups)

@@ -8,7 +8,7 @@ on. A checkpoint that holds half of a correction is not shown.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlalchemy.orm import Session
 
@@ -24,11 +24,7 @@ from weir.state_tables.postgres import OpenTable, PostgresStateTable, Versions
 from weir.state_tables.versions import (
     Apply,
     At,
-    Delete,
-    Fold,
-    Forget,
     TableVersion,
-    all_expired_until,
     may_go_on,
     nearest,
     newest_of_epochs,
@@ -54,6 +50,8 @@ class _Following:
     table: PostgresStateTable
     applied: int = 0
     newest: At | None = None
+    contents: dict[At, StateOfCheckpoint] = field(default_factory=dict)
+    """What was read of checkpoints: a number has one content."""
 
     def follow(self) -> str:
         """Do what is to be done, step by step; say what, empty for nothing. Raises as PostgresStateTable.open."""
@@ -75,18 +73,10 @@ class _Following:
                 return True
             versions = [version for version, _ in found.values()]
             self.newest = max(found, default=None)
-            match next_step(wanted.keys(), versions, opened.used() if found else (), open_epochs):
-                case Apply(at):
-                    self._apply(opened, wanted, at)
-                case Forget(gone):
-                    opened.forget(gone)
-                case Delete(segments):
-                    opened.delete_page(segments)
-                case Fold() as fold:
-                    opened.fold_page(fold, all_expired_until(versions))
-                case None:
-                    until = all_expired_until(versions)
-                    return until is not None and opened.expire_page(until)
+            step = next_step(wanted.keys(), versions, opened.used() if found else (), open_epochs)
+            if not isinstance(step, Apply):
+                return opened.carry_out(step, versions)
+            self._apply(opened, wanted, step.at)
         return True
 
     def _apply(self, opened: OpenTable, wanted: Mapping[At, StateOfCheckpoint], at: At) -> None:
@@ -102,10 +92,9 @@ class _Following:
     def _add(self, opened: OpenTable, content: StateOfCheckpoint) -> None:
         found = opened.versions()
         segments = self._added(opened, content, found)
-        rows = sum(part.rows for part in content.snapshot.partitions)
         version = TableVersion(content.at, segments, content.expired_until)
         replaced = replaced_by(content.at, [each for each, _ in found.values()])
-        opened.enter(content.at, version, content.parts, rows, replaced)
+        opened.enter(version, content.parts, replaced)
 
     def _added(self, opened: OpenTable, content: StateOfCheckpoint, found: Versions) -> tuple[int, ...]:
         """Add what an epoch has changed, where a version is known that it has changed; else what differs from one."""
@@ -128,7 +117,10 @@ class _Following:
             rows = [row for row in retained_checkpoints(session, self.dataflow) if not _is_sealed(session, row.run)]
             closed = [row for row in rows if is_of_closed(session, row, self.state.name)]
             newest = newest_of_epochs(At(row.epoch, row.number) for row in closed)
-        found = {at: content for at in newest for content in self._in(at)}
+        for at in newest:
+            if at not in self.contents:
+                self.contents.update((at, content) for content in self._in(at))
+        found = {at: self.contents[at] for at in newest if at in self.contents}
         keys = found[max(found)].keys if found else ()
         return {at: content for at, content in found.items() if content.keys == keys}, {row.epoch for row in rows}
 

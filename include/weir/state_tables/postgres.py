@@ -23,11 +23,11 @@ from psycopg2 import sql
 
 from weir.errors import Misconfigured
 from weir.sinks.targets.postgres_catalog import exists, require_possible, schema_of
-from weir.sinks.targets.postgres_columns import Column, TableColumn, as_csv, columns_of, require_storable
-from weir.sinks.targets.postgres_server import PostgresServer, copy, listed
+from weir.sinks.targets.postgres_columns import Column, TableColumn, as_csv, columns_of, require_storable, takes
+from weir.sinks.targets.postgres_server import PostgresServer, copy, defined, listed
 from weir.state.state_files import DELETED, UPDATED
 from weir.state_tables.content import Parts
-from weir.state_tables.versions import At, Fold, TableVersion
+from weir.state_tables.versions import At, Delete, Fold, Forget, TableVersion, all_expired_until
 
 PAGE_ROWS: Final = 20_000
 """How many rows a transaction moves or deletes."""
@@ -44,15 +44,9 @@ _DEFINED: Final = {
     _TABLES: "name text primary key, owner text not null, columns jsonb not null, keys text[] not null,"
     " next_segment bigint not null default 1, used bigint[] not null default array[]::bigint[]",
     _VERSIONS: "name text, checkpoint bigint, epoch text not null, segments bigint[] not null, expired_until bigint,"
-    " parts jsonb not null, rows bigint not null, at timestamp with time zone not null default now(),"
+    " parts jsonb not null, at timestamp with time zone not null default now(),"
     " primary key (name, checkpoint)",
 }
-
-_WIDER: Final = {
-    *(("smallint", "integer"), ("smallint", "bigint"), ("integer", "bigint")),
-    ("real", "double precision"),
-}
-"""Types, with others that hold the same numbers and more."""
 
 _NEWEST: Final = (
     "not exists (select from {rows} newer where newer._weir_key = found._weir_key"
@@ -135,9 +129,10 @@ class OpenTable:
         self._make_own_tables()
         is_own = self._one("select owner from {tables} where name = {name}") is not None
         if is_own and exists(self._cursor, self._rows):
-            now = {each.name: each for each in columns}
+            now = {each.name: TableColumn.made_for(each) for each in columns}
             before = self._columns()
-            if self._keys() == [*keys] and all(_is_held(each, now.get(each.name, each)) for each in before):
+            is_held = all(each.name not in now or takes(now[each.name], each) for each in before)
+            if is_held and self._keys() == [*keys]:
                 self._change_columns(before, columns)
                 return False
             self._drop_views()
@@ -155,18 +150,17 @@ class OpenTable:
             return (self._insert(spark_schema, tables),)
         return (*onto.segments, self._insert_different(spark_schema, tables, onto))
 
-    def enter(self, at: At, version: TableVersion, parts: Parts, rows: int, replaced: Sequence[At]) -> None:
+    def enter(self, version: TableVersion, parts: Parts, replaced: Sequence[At]) -> None:
         """Mark a checkpoint as being in the table, in the place of others."""
-        self.forget([at, *replaced])
+        self.forget([version.at, *replaced])
         self._execute(
-            "insert into {versions} (name, checkpoint, epoch, segments, expired_until, parts, rows)"
-            " values ({name}, {checkpoint}, {epoch}, {segments}, {until}, {parts}, {count})",
-            checkpoint=at.checkpoint,
-            epoch=at.epoch,
+            "insert into {versions} (name, checkpoint, epoch, segments, expired_until, parts)"
+            " values ({name}, {checkpoint}, {epoch}, {segments}, {until}, {parts})",
+            checkpoint=version.at.checkpoint,
+            epoch=version.at.epoch,
             segments=list(version.segments),
             until=version.expired_until,
             parts=json.dumps(parts),
-            count=rows,
         )
 
     def index(self) -> None:
@@ -214,6 +208,20 @@ class OpenTable:
         return segment
 
     # Removing
+
+    def carry_out(self, step: Forget | Delete | Fold | None, versions: Sequence[TableVersion]) -> bool:
+        """Do a step that adds nothing; None: delete what has expired. Report whether there may be another one."""
+        expired_until = all_expired_until(versions)
+        match step:
+            case Forget(gone):
+                self.forget(gone)
+            case Delete(segments):
+                self.delete_page(segments)
+            case Fold():
+                self.fold_page(step, expired_until)
+            case None:
+                return expired_until is not None and self.expire_page(expired_until)
+        return True
 
     def forget(self, versions: Sequence[At]) -> None:
         """Take checkpoints out: no view shows them any more."""
@@ -295,7 +303,7 @@ class OpenTable:
                 raise Misconfigured.of("state_tables.name_taken", table=self._shown, taken=each.as_string(self._cursor))
         self._execute(
             "create table {rows} ({defined}, _weir_key bytea not null, _weir_segment bigint not null)",
-            defined=sql.SQL(", ").join(map(_defined, (*columns, *_OWN))),
+            defined=sql.SQL(", ").join(map(defined, (*columns, *_OWN))),
         )
         self._execute(
             "insert into {tables} (name, owner, columns, keys) values ({name}, {owner}, {columns}, {keys}::text[])",
@@ -322,7 +330,7 @@ class OpenTable:
                 kind = sql.SQL(now[each.name].type)
                 self._execute("alter table {rows} alter column {column} type {kind}", column=column, kind=kind)
         for each in new:
-            self._execute("alter table {rows} add column {defined}", defined=_defined(each))
+            self._execute("alter table {rows} add column {defined}", defined=defined(each))
         self._execute("update {tables} set columns = {columns} where name = {name}", columns=_as_json([*kept, *new]))
         self._make_views([*kept, *new])
 
@@ -376,14 +384,14 @@ class OpenTable:
             names=listed(names),
         )
         own = {each.name: each for each in (*columns_of(spark_schema), *_OWN)}
-        given = [each for each in columns if each.name in own and _is_held(own[each.name], each)]
+        given = [each for each in columns if each.name in own and takes(TableColumn.made_for(each), own[each.name])]
         for table in tables:
             rows = as_csv(given, self._storable(given, table), None)
             copy(self._cursor, sql.Identifier("weir_loading"), [each.name for each in given], rows)
         return names
 
     def _storable(self, columns: Sequence[Column], table: pa.Table) -> Iterator[pa.RecordBatch]:
-        existing = {each.name: _anything(each) for each in columns}
+        existing = {each.name: TableColumn.made_for(each) for each in columns}
         checked = [each for each in columns if each.is_text or each.is_time or each.is_json]
         for batch in table.to_batches(_BATCH_ROWS):
             require_storable(self._shown, checked, existing, [batch])
@@ -452,23 +460,6 @@ class OpenTable:
         return self._id(f"{self._name}_at")
 
 
-def _defined(column: Column) -> sql.Composable:
-    return sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(column.type))
-
-
-def _is_held(value: Column, column: Column) -> bool:
-    """Report whether a column holds all values of another one as they are."""
-    if value.type.startswith("numeric(") and column.type.startswith("numeric("):
-        (digits, scale), (most, places) = _digits(value), _digits(column)
-        return places >= scale and most - places >= digits - scale
-    return value.type == column.type or (value.type, column.type) in _WIDER
-
-
-def _digits(column: Column) -> tuple[int, int]:
-    digits, _, scale = column.type.removeprefix("numeric(").rstrip(")").partition(",")
-    return int(digits), int(scale)
-
-
 def _of_page(segment: int) -> sql.Composable:
     of_page = "page where changed._weir_key = page._weir_key and changed._weir_segment = {}"
     return sql.SQL(of_page).format(sql.Literal(segment))
@@ -498,19 +489,3 @@ def _differs(column: Column) -> sql.Composable:
 
 def _as_json(columns: Sequence[Column]) -> str:
     return json.dumps([[each.name, each.type] for each in columns])
-
-
-def _anything(column: Column) -> TableColumn:
-    """A column of a table that was made for one of a state: it takes all values of its type."""
-    return TableColumn(
-        name=column.name,
-        type=column.type,
-        precision=None,
-        scale=None,
-        length=None,
-        is_nullable=True,
-        has_default=False,
-        fraction=None,
-        is_generated=False,
-        is_identity=False,
-    )

@@ -20,7 +20,7 @@ import psycopg2
 import pyarrow as pa
 from tests.weir.state_tables.versioned import OWN, table_in
 
-from weir.state_tables.versions import Apply, At, Delete, Fold, Forget, TableVersion, next_step
+from weir.state_tables.versions import Apply, At, Forget, TableVersion, next_step
 
 SCHEMA = (
     '{"type": "struct", "fields": [{"name": "k", "type": "string", "nullable": true, "metadata": {}},'
@@ -52,21 +52,17 @@ def test_epochs_of_a_table(postgres, benchmark, request) -> None:
             with table.open() as opened:
                 found = opened.versions()
                 versions = [version for version, _ in found.values()]
-                match next_step(wanted, versions, opened.used() if found else ()):
-                    case Apply():
-                        is_new = opened.prepare(SCHEMA, ("k",))
-                        opened.enter(at, TableVersion(at, add(opened, versions)), {}, count, ())
-                        if is_new:
-                            opened.index()
-                    case Forget(gone):
-                        seconds.append(time.perf_counter())
-                        opened.forget(gone)
-                    case Delete(segments):
-                        opened.delete_page(segments)
-                    case Fold() as fold:
-                        opened.fold_page(fold, None)
-                    case None:
-                        break
+                step = next_step(wanted, versions, opened.used() if found else ())
+                if isinstance(step, Apply):
+                    is_new = opened.prepare(SCHEMA, ("k",))
+                    opened.enter(TableVersion(at, add(opened, versions)), {}, ())
+                    if is_new:
+                        opened.index()
+                    continue
+                if isinstance(step, Forget):
+                    seconds.append(time.perf_counter())
+                if not opened.carry_out(step, versions):
+                    break
         seconds.append(time.perf_counter())
         return [after - before for before, after in pairwise(seconds)]
 

@@ -26,7 +26,7 @@ SCHEMA = (
 )
 
 
-def history(parallelism=2, ttl=None, *, queryable=False, table=None, **more):
+def history(parallelism=2, ttl=None, *, queryable=False, table=None, schema="tail STRING, n BIGINT", **more):
     return Dataflow(
         "ladder",
         [
@@ -39,7 +39,7 @@ def history(parallelism=2, ttl=None, *, queryable=False, table=None, **more):
                 state=keyed_state(
                     "history",
                     key="tail",
-                    schema="tail STRING, n BIGINT",
+                    schema=schema,
                     ttl=ttl,
                     queryable=queryable,
                     table=table,

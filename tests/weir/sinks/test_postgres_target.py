@@ -14,6 +14,7 @@ import psycopg2
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.builders.connections import connection_to
 from tests.messages.kinds import of_kind
 
 from weir.connections import Connection
@@ -30,16 +31,7 @@ LONG_AND_TEXT = (("k", "long", pa.int64()), ("s", "string", pa.string()))
 @pytest.fixture(scope="module")
 def database(postgres):
     """A database that the tests of this module share; each has a table of its own."""
-    postgres.url("targets")
-    return Connection(
-        id="target_db",
-        kind="postgres",
-        host="127.0.0.1",
-        port=postgres.port,
-        database="targets",
-        login=psycopg2.extensions.parse_dsn(postgres.url("targets").replace("+psycopg2", ""))["user"],
-        password=postgres.password,
-    )
+    return connection_to(postgres.url("targets"), "target_db")
 
 
 class Sink:

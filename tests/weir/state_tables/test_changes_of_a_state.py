@@ -18,8 +18,6 @@ from tests.weir.state_tables.test_following import AWAY, Table, correct, databas
 from tests.weir.state_tables.versioned import OWN, table_in
 
 import weir
-from weir.dataflow import Dataflow, Stage, blocking, keyed_state, sink, source
-from weir.dataflow import postgres as in_postgres
 from weir.errors import Misconfigured
 from weir.state_tables import postgres as module
 from weir.state_tables.versions import At, TableVersion, all_expired_until, nearest, replaced_by
@@ -133,7 +131,7 @@ def put(table, at, rows, until=None, onto=None, keys=("k",)):  # noqa: F811
             segments = opened.add_all(schema(*COLUMNS), tables, nearest(at, list(versions.values())))
         else:
             segments = opened.add_changes(schema(*COLUMNS), tables, versions[onto])
-        opened.enter(at, TableVersion(at, segments, until), {}, 0, replaced_by(at, list(versions.values())))
+        opened.enter(TableVersion(at, segments, until), {}, replaced_by(at, list(versions.values())))
         if is_new:
             opened.index()
 
@@ -174,26 +172,6 @@ def test_a_number_that_an_account_would_show_like_another_is_written(database): 
 # Other columns, keys and stores
 
 
-def declared(table, ddl):  # noqa: F811
-    state = keyed_state("history", key="tail", schema=ddl, table=in_postgres("tables", table.name))
-    return Dataflow(
-        "ladder",
-        [
-            source("flights", "pipelines.ladder:flights"),
-            Stage(
-                "aircraft",
-                "pipelines.ladder:aircraft",
-                [blocking("flights", by="content")],
-                parallelism=1,
-                state=state,
-            ),
-            sink("aircraft", "known"),
-        ],
-        keep="60 days",
-        retained_checkpoints=9,
-    )
-
-
 def written(monkeypatch, *fields):
     monkeypatch.setattr(state_world, "SCHEMA", schema(*fields))
 
@@ -205,12 +183,12 @@ def test_a_column_that_comes_again_with_another_type(table, monkeypatch):  # noq
     world = table.world
     world.airflow.engine.plan = {epoch(day): {"J": day} for day in (1, 2, 3)}
     written(monkeypatch, *OLD, ("x", "string"))
-    run_days(world, declared(table, "tail STRING, n BIGINT, x STRING"), 1)
+    run_days(world, table.flow(parallelism=1, schema="tail STRING, n BIGINT, x STRING"), 1)
     monkeypatch.setenv("AIRFLOW_CONN_TABLES", AWAY)
     written(monkeypatch, *OLD)
-    run_days(world, declared(table, "tail STRING, n BIGINT"), 2)
+    run_days(world, table.flow(parallelism=1, schema="tail STRING, n BIGINT"), 2)
     written(monkeypatch, ("x", "long"), *OLD)
-    run_days(world, declared(table, "x BIGINT, tail STRING, n BIGINT"), 3)
+    run_days(world, table.flow(parallelism=1, schema="x BIGINT, tail STRING, n BIGINT"), 3)
     monkeypatch.setenv("AIRFLOW_CONN_TABLES", table.url)
     assert settle(table).failed == {}
     assert [table.at(day) for day in (1, 2, 3)] == [{"J": 1}, {"J": 2}, {"J": 3}]
@@ -221,13 +199,13 @@ def test_columns_are_added_widened_and_removed_and_a_view_on_them_is_named(table
     world = table.world
     world.airflow.engine.plan = {epoch(day): {"J": day} for day in (1, 2, 3, 4)}
     written(monkeypatch, ("tail", "string"), ("n", "long"), ("x", "integer"))
-    run_days(world, declared(table, "tail STRING, n BIGINT, x INT"), 1)
+    run_days(world, table.flow(parallelism=1, schema="tail STRING, n BIGINT, x INT"), 1)
     table.query("create view {t}_mine as select tail, n from {t}; commit")
     written(monkeypatch, ("y", "string"), *OLD, ("x", "integer"))
-    run_days(world, declared(table, "y STRING, tail STRING, n BIGINT, x INT"), 2)
+    run_days(world, table.flow(parallelism=1, schema="y STRING, tail STRING, n BIGINT, x INT"), 2)
     assert table.query("select * from {t}") == [("J", 2, None, None)]
     written(monkeypatch, ("y", "string"), *OLD, ("x", "long"))
-    run_days(world, declared(table, "y STRING, tail STRING, n BIGINT, x BIGINT"), 3)
+    run_days(world, table.flow(parallelism=1, schema="y STRING, tail STRING, n BIGINT, x BIGINT"), 3)
     (error,) = settle(table).failed.values()
     assert of_kind("state_tables.view_needed")(error)
     assert f"{table.name}_mine" in str(error)
@@ -235,7 +213,7 @@ def test_columns_are_added_widened_and_removed_and_a_view_on_them_is_named(table
     table.query("drop view {t}_mine; commit")
     assert settle(table).failed == {}
     written(monkeypatch, ("tail", "string"), ("n", "long"))
-    run_days(world, declared(table, "tail STRING, n BIGINT"), 4)
+    run_days(world, table.flow(parallelism=1, schema="tail STRING, n BIGINT"), 4)
     assert [table.at(day) for day in (1, 2, 3, 4)] == [{"J": day} for day in (1, 2, 3, 4)]
     assert table.query("select * from {t}") == [("J", 4)]
 

@@ -17,11 +17,7 @@ from weir.state_tables import postgres as module
 from weir.state_tables.versions import (
     Apply,
     At,
-    Delete,
-    Fold,
-    Forget,
     TableVersion,
-    all_expired_until,
     nearest,
     newest_of_epochs,
     next_step,
@@ -131,24 +127,16 @@ def step(table, model, add: Callable):
     with table.open() as opened:
         found = opened.versions()
         versions = [version for version, _ in found.values()]
-        match next_step(model.wanted, versions, opened.used() if found else ()):
-            case Apply(at):
-                is_new = opened.prepare(SCHEMA, KEYS)
-                versions = [] if is_new else versions
-                content = model.contents[at]
-                segments = add(opened, content, {each.at: each for each in versions}, at)
-                opened.enter(at, TableVersion(at, segments, content.until), {}, 0, replaced_by(at, versions))
-                if is_new:
-                    opened.index()
-            case Forget(gone):
-                opened.forget(gone)
-            case Delete(segments):
-                opened.delete_page(segments)
-            case Fold() as fold:
-                opened.fold_page(fold, all_expired_until(versions))
-            case None:
-                until = all_expired_until(versions)
-                return until is not None and opened.expire_page(until)
+        found_step = next_step(model.wanted, versions, opened.used() if found else ())
+        if not isinstance(found_step, Apply):
+            return opened.carry_out(found_step, versions)
+        at, is_new = found_step.at, opened.prepare(SCHEMA, KEYS)
+        versions = [] if is_new else versions
+        content = model.contents[at]
+        segments = add(opened, content, {each.at: each for each in versions}, at)
+        opened.enter(TableVersion(at, segments, content.until), {}, replaced_by(at, versions))
+        if is_new:
+            opened.index()
     return True
 
 

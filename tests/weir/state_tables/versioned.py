@@ -1,9 +1,8 @@
 """A table of a state in a database of a test."""
 
-import psycopg2
 import pyarrow as pa
+from tests.builders.connections import connection_to
 
-from weir.connections import Connection
 from weir.sinks.targets.postgres_server import PostgresServer
 from weir.state_tables.postgres import PostgresStateTable
 
@@ -12,14 +11,4 @@ OWN = [("_weir_deleted", pa.bool_()), ("_weir_updated", pa.int64())]
 
 
 def table_in(url, name):
-    given = psycopg2.extensions.parse_dsn(url)
-    connection = Connection(
-        id="db",
-        kind="postgres",
-        host=given["host"],
-        port=int(given["port"]),
-        database=given["dbname"],
-        login=given["user"],
-        password=given.get("password", ""),
-    )
-    return PostgresStateTable(PostgresServer(lambda _: connection, "db", name), "flow.state")
+    return PostgresStateTable(PostgresServer(lambda _: connection_to(url), "db", name), "flow.state")

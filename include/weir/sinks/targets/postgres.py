@@ -52,7 +52,7 @@ from weir.sinks.targets.postgres_columns import (
     require_storable,
     require_taken,
 )
-from weir.sinks.targets.postgres_server import PostgresServer, copy, listed
+from weir.sinks.targets.postgres_server import PostgresServer, copy, defined, listed
 from weir.sinks.targets.postgres_watch import ServerSilent
 
 MARKER: Final = "weir_published"
@@ -367,25 +367,22 @@ class PostgresTarget(SinkTarget):
         """Create the table, or the columns that it lacks, if that is declared."""
         if self.options["create"] != "if_missing":
             return
-        keys = self.options["key"]
+        keys, wanted = self.options["key"], [*columns, Column(EPOCH_COLUMN, "text")]
         if not exists(cursor, self._identifier):
             require_no_other_case(cursor, self._table, self._resolved, self._name)
-            defined = [
-                *(sql.SQL("{} {}").format(sql.Identifier(each.name), sql.SQL(each.type)) for each in columns),
-                sql.SQL("{} text").format(sql.Identifier(EPOCH_COLUMN)),
+            definitions = [
+                *map(defined, wanted),
                 *([sql.SQL("primary key ({})").format(listed(keys))] if keys else []),
             ]
-            cursor.execute(sql.SQL("create table {} ({})").format(self._identifier, sql.SQL(", ").join(defined)))
+            cursor.execute(sql.SQL("create table {} ({})").format(self._identifier, sql.SQL(", ").join(definitions)))
             cursor.execute(sql.SQL("create index on {} ({})").format(self._identifier, sql.Identifier(EPOCH_COLUMN)))
             return
         found = columns_there(cursor, self._resolved, self._name)
-        require_same_case(self._table, [*(each.name for each in columns), EPOCH_COLUMN], found)
-        for name, kind in (*((each.name, each.type) for each in columns), (EPOCH_COLUMN, "text")):
-            if name not in found:  # "if not exists" alone would lock all readers out to find that out
+        require_same_case(self._table, [each.name for each in wanted], found)
+        for each in wanted:
+            if each.name not in found:  # "if not exists" alone would lock all readers out to find that out
                 cursor.execute(
-                    sql.SQL("alter table {} add column if not exists {} {}").format(
-                        self._identifier, sql.Identifier(name), sql.SQL(kind)
-                    )
+                    sql.SQL("alter table {} add column if not exists {}").format(self._identifier, defined(each))
                 )
 
     def _existing(self, cursor: Any, columns: Sequence[Column]) -> Mapping[str, TableColumn]:

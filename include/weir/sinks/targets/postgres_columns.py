@@ -85,6 +85,24 @@ class TableColumn:
     is_generated: bool
     is_identity: bool
 
+    @classmethod
+    def made_for(cls, column: Column) -> TableColumn:
+        """Return the column of a table that was made for one of a version."""
+        kind, _, size = column.type.rstrip(")").partition("(")
+        precision, scale = map(int, size.split(",")) if size else (None, None)
+        return cls(
+            name=column.name,
+            type=kind,
+            precision=precision,
+            scale=scale,
+            length=None,
+            is_nullable=True,
+            has_default=False,
+            fraction=None,
+            is_generated=False,
+            is_identity=False,
+        )
+
 
 def columns_of(spark_schema: str) -> list[Column]:
     """Return the columns of a version. Raises Misconfigured for a type that a table cannot have."""
@@ -107,7 +125,7 @@ def require_taken(table: str, columns: Sequence[Column], existing: Mapping[str, 
     problems = [
         f"{column.name} is {_described(existing[column.name])}, expected {column.type}"
         for column in columns
-        if not _takes(existing[column.name], column)
+        if not takes(existing[column.name], column)
     ]
     given = {column.name for column in columns} | {EPOCH_COLUMN}
     problems += [
@@ -128,7 +146,8 @@ def require_taken(table: str, columns: Sequence[Column], existing: Mapping[str, 
         raise Misconfigured.of("sinks.postgres_table_unfit", table=table, problems=problems)
 
 
-def _takes(found: TableColumn, column: Column) -> bool:
+def takes(found: TableColumn, column: Column) -> bool:
+    """Report whether a column of a table holds all values of a column as they are."""
     if column.type in _INTEGERS:
         wide = _INTEGERS[_INTEGERS.index(column.type) :]
         return found.type in wide or (found.type == "numeric" and found.precision is None)

@@ -19,6 +19,7 @@ from weir.connections import Connection
 from weir.errors import Misconfigured, Retryable, first_line
 from weir.refusals import is_login_refused, is_passing, login_line
 from weir.sinks.protocol import TargetAway, TargetConflict
+from weir.sinks.targets.postgres_columns import Column
 from weir.sinks.targets.postgres_watch import ServerSilent, watched
 
 _SESSION: Final = "-c lock_timeout=60s -c idle_in_transaction_session_timeout=10min -c datestyle=ISO -c timezone=UTC"
@@ -131,3 +132,8 @@ def copy(cursor: Any, into: sql.Composable, names: Sequence[str], rows: Iterator
 def listed(names: Sequence[str]) -> sql.Composable:
     """Return names of columns as a list, as they are."""
     return sql.SQL(", ").join(map(sql.Identifier, names))
+
+
+def defined(column: Column) -> sql.Composable:
+    """Return a column as a table defines it."""
+    return sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(column.type))
