@@ -21,11 +21,12 @@ LAYERS = (
     *("code", "dataflow", "topology", "execution", "formats", "restarts"),
     *("store", "settings", "connections", "catalogs", "delta_rs", "kafka", "ledger", "coordination"),
     *("local_stack", "environment"),
-    *("recovery", "advice", "state", "snapshots", "attempts", "quality", "retention", "integrity"),
+    *("recovery", "advice", "state", "snapshots", "attempts", "quality", "retention"),
     *(
         "rebuild",
         "sinks",
         "state_tables",
+        "integrity",
         "notifications",
         "settling",
         "assembly",

@@ -23,12 +23,11 @@ from weir.formats.made_of import Digests, keys_with_contexts, made_of
 from weir.formats.manifest import Manifest
 from weir.formats.region_job import OutputReport, RegionJob, ResultToTake, StateReport
 from weir.ledger.attempts import Origin, attempts_ever_of
-from weir.ledger.database.columns import taken
 from weir.ledger.database.tables import ResultRow
 from weir.ledger.leases import take_leases
-from weir.ledger.results import attempts_with_keys, results_made_of
+from weir.ledger.results import attempts_with_keys, reference, results_made_of
 from weir.ledger.runs import Run
-from weir.store.probe import PartitionRef, probe
+from weir.store.probe import probe
 from weir.topology.regions import RegionId, Topology
 
 _MOST: Final = 3
@@ -178,7 +177,7 @@ def _whole_attempts(
 
 def _whole(services: Services, job: RegionJob, found: _Found) -> Iterator[tuple[list[ResultRow], ResultToTake]]:
     for rows, looked_at in found:
-        references = {taken(PartitionRef, row): row for row in rows}
+        references = {reference(row): row for row in rows}
         try:
             answers = probe(services.store, services.store_id(), list(references))
         except Retryable:

@@ -26,10 +26,10 @@ from weir.formats.region_job import RegionReport, RestoredToCheck
 from weir.formats.savepoint import SAVEPOINT
 from weir.formats.suite import Severity
 from weir.integrity.expectation_checks import Check, ChecksReport
-from weir.integrity.verify import reference
 from weir.ledger.checkpoints import complete, enter_checkpoint, is_retained, restorable, savepoint_url
 from weir.ledger.database.tables import CheckpointRow, DataflowRow, ResultRow
 from weir.ledger.names import require_dataflow
+from weir.ledger.results import reference
 from weir.ledger.runs import ensure_dataflow, runs_of, topology_of
 from weir.quality.check_queries import enter_checks
 from weir.quality.rules import described

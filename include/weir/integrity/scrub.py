@@ -23,6 +23,7 @@ from weir.integrity.archives import scrubbed_archives
 from weir.integrity.records import Inconsistency, published_inconsistencies
 from weir.integrity.repair import repair_runs
 from weir.integrity.source_copies import scrubbed_source_copies
+from weir.integrity.tables import scrubbed_tables
 from weir.integrity.verify import BAD, Pages, VerifiedResult, VerifyOutcome, known_lost, verify_results
 from weir.ledger.database.tables import FailoverRow, ResultRow, RunRow
 from weir.ledger.housekeeping import last_done, note_done
@@ -76,6 +77,7 @@ def scrub_dataflow(services: Services, clearer: Clearer, dataflow: str, now: dat
         *published_inconsistencies(services, {each.run for each in found}),
         *scrubbed_archives(services, dataflow, services.retention.scrub_share, now or services.now()),
         *scrubbed_source_copies(services, dataflow, services.retention.scrub_share, now or services.now()),
+        *scrubbed_tables(services, dataflow, services.retention.scrub_share, now or services.now()),
     )
     repairs = (
         repair_runs(services, _undecided(services, dataflow), inconsistencies)

@@ -15,6 +15,7 @@ from weir.integrity.archives import archive_inconsistencies
 from weir.integrity.records import Inconsistency, published_inconsistencies, released_inconsistencies
 from weir.integrity.source_copies import source_copy_inconsistencies
 from weir.integrity.states import checkpoint_inconsistencies
+from weir.integrity.tables import table_inconsistencies
 from weir.integrity.verify import BAD, VERIFIED, VerifiedResult, results_to_verify, verify_results
 from weir.ledger.runs import runs_named
 from weir.store.verification import Watch
@@ -79,5 +80,6 @@ def verify_runs(
         *checkpoint_inconsistencies(services, runs),
         *archive_inconsistencies(services, runs),
         *source_copy_inconsistencies(services, runs),
+        *table_inconsistencies(services, runs),
     )
     return VerifyReport(tuple(runs), found, misfits)

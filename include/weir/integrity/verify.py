@@ -23,7 +23,7 @@ from weir.execution.partition_state import PartitionState
 from weir.formats.manifest import Manifest
 from weir.ledger.database.columns import taken
 from weir.ledger.database.tables import ResultRow, RunRow
-from weir.ledger.results import record_losses, transition
+from weir.ledger.results import record_losses, reference, transition
 from weir.ledger.runs import dataflow_of
 from weir.retention.release import release
 from weir.store.probe import PartitionRef
@@ -109,11 +109,6 @@ def verify_results(
                 paged = {reference(row) for row in claimed if pages is Pages.ALL or row.verified_at is None}
                 found = compare_results(services.store, store_id, [reference(row) for row in claimed], watch, paged)
             yield from _recorded(services, dataflow, batch, found)
-
-
-def reference(row: ResultRow) -> PartitionRef:
-    """Return the reference by which the store is asked for a result."""
-    return taken(PartitionRef, row)
 
 
 def _batches(rows: list[ResultRow]) -> Iterator[list[ResultRow]]:

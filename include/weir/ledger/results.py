@@ -21,7 +21,9 @@ from weir.execution.partition_state import PartitionState, StateEntry, require_t
 from weir.execution.run_state import AttemptState, CurrentResult
 from weir.formats.manifest import Stored
 from weir.ledger.counts import count
+from weir.ledger.database.columns import taken
 from weir.ledger.database.tables import AttemptRow, ResultEventRow, ResultRow, RunRow, Table
+from weir.store.probe import PartitionRef
 from weir.topology.ids import AttemptId, Digest, run_ref
 from weir.topology.layouts import ResultSize
 from weir.topology.regions import PartitionId, RegionId
@@ -354,3 +356,8 @@ def not_deterministic_regions(session: Session, runs: Collection[str], current: 
     return frozenset(
         RegionId(region, subtask, run_ref(run, current)) for run, region, subtask in session.execute(query)
     )
+
+
+def reference(row: ResultRow) -> PartitionRef:
+    """Return the reference by which the store is asked for a result."""
+    return taken(PartitionRef, row)

@@ -18,10 +18,9 @@ from weir.errors import Fault, Loss, Misconfigured, ResultUnavailable
 from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import Obstacle, RunState
 from weir.formats.manifest import Manifest
-from weir.integrity.verify import reference
 from weir.ledger.database.tables import PublicationRow, ResultRow, RunRow
 from weir.ledger.publications import newest_published, provisional_rows
-from weir.ledger.results import results_in
+from weir.ledger.results import reference, results_in
 from weir.ledger.runs import run_by_id
 from weir.ledger.snapshot import run_state
 from weir.store.probe import probe

@@ -27,7 +27,6 @@ from weir.execution.partition_state import PartitionState
 from weir.execution.run_state import RunState
 from weir.formats.manifest import Manifest
 from weir.formats.pointer import Pointer
-from weir.integrity.verify import reference
 from weir.ledger.database.tables import PublicationRow, ResultRow, RunRow
 from weir.ledger.deliveries import deliveries_of, enter_deliveries
 from weir.ledger.publications import (
@@ -40,7 +39,7 @@ from weir.ledger.publications import (
     published_rows,
     runs_with_provisional_rows,
 )
-from weir.ledger.results import results_in
+from weir.ledger.results import reference, results_in
 from weir.ledger.runs import dataflow_of, run_by_id, run_key, topology_of
 from weir.ledger.snapshot import run_state
 from weir.sinks.delivery import (

@@ -23,7 +23,6 @@ from weir.execution.run_state import CLOSE, RunState
 from weir.formats.manifest import InputRead, Manifest
 from weir.formats.paths import pointer_path
 from weir.formats.pointer import Pointer, PublishedPartition, pointer_from_json
-from weir.integrity.verify import reference
 from weir.ledger.deliveries import deliver_again, deliveries_of, enter_deliveries
 from weir.ledger.leases import drop_leases
 from weir.ledger.publications import (
@@ -33,7 +32,7 @@ from weir.ledger.publications import (
     next_version,
     provisional_rows,
 )
-from weir.ledger.results import results_in
+from weir.ledger.results import reference, results_in
 from weir.ledger.runs import dataflow_of, epoch_of_run
 from weir.ledger.snapshot import run_state
 from weir.recovery.awaiting import wait_for

@@ -7,7 +7,7 @@ on. A checkpoint that holds half of a correction is not shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from sqlalchemy.orm import Session
@@ -36,8 +36,22 @@ from weir.topology.ids import Epoch
 
 def follow(services: Services, dataflow: str, state: State, table: Target) -> str:
     """Bring the table of a state up to date; say what was done, empty for nothing. Raises as `open`."""
+    return _Following(services, dataflow, state, _table_of(services, dataflow, state, table)).follow()
+
+
+def verify(
+    services: Services, dataflow: str, state: State, table: Target, epochs: Collection[Epoch]
+) -> tuple[dict[At, int], bool]:
+    """Compare the rows of a state's table with the checkpoints of some epochs. Raises as `open`, and Retryable.
+
+    Returns how many keys have other rows, by checkpoint, and whether all checkpoints were written again because of it.
+    """
+    return _Following(services, dataflow, state, _table_of(services, dataflow, state, table)).verify(epochs)
+
+
+def _table_of(services: Services, dataflow: str, state: State, table: Target) -> PostgresStateTable:
     server = PostgresServer(services.connections, table.options["conn_id"], table.options["table"])
-    return _Following(services, dataflow, state, PostgresStateTable(server, f"{dataflow}.{state.name}")).follow()
+    return PostgresStateTable(server, f"{dataflow}.{state.name}")
 
 
 @dataclass(slots=True)
@@ -61,6 +75,30 @@ class _Following:
             return ""
         shown = f"checkpoint {self.newest.checkpoint} of {self.newest.epoch}"
         return f"{self.table.server.table} has {shown} now ({self.applied} applied)"
+
+    def verify(self, epochs: Collection[Epoch]) -> tuple[dict[At, int], bool]:
+        """Compare rows; write all checkpoints again in one transaction, unless one is shown that is not wanted now."""
+        with self.table.open() as opened:
+            wanted, _ = self._wanted()
+            found = opened.versions()
+            differing = {
+                at: number
+                for at, (version, parts) in sorted(found.items())
+                if at.epoch in epochs
+                and at in wanted
+                and wanted[at].parts == parts
+                and (number := self._differing(opened, wanted[at], version))
+            }
+            is_written = bool(differing) and found.keys() <= wanted.keys()
+            if is_written:
+                opened.forget([*found])
+                for at in sorted(wanted):
+                    self._add(opened, wanted[at])
+        return differing, is_written
+
+    def _differing(self, opened: OpenTable, content: StateOfCheckpoint, version: TableVersion) -> int:
+        rows = as_copied(content.tables(self.services.store), content.shape)
+        return opened.differing(content.spark_schema, rows, version)
 
     def _is_stepped(self) -> bool:
         """Do one step; report whether there may be another."""

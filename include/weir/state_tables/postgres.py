@@ -183,13 +183,7 @@ class OpenTable:
         return segment
 
     def _insert_different(self, spark_schema: str, tables: Iterable[pa.Table], onto: TableVersion) -> int:
-        segment, names, keys = self._new_segment(), self._load(spark_schema, tables), self._keys()
-        self._execute(
-            "create temporary table weir_wanted on commit drop as"
-            " select loaded.*, {key} as _weir_key from weir_loading loaded",
-            key=self._key("loaded"),
-        )
-        self._execute("analyze weir_wanted")
+        segment, names, keys = self._new_segment(), self._load_wanted(spark_schema, tables), self._keys()
         self._execute(
             "with found as (select found.* from {rows} found"
             " where found._weir_segment = any({segments}) and {newest})"
@@ -203,9 +197,30 @@ class OpenTable:
             names=listed(names),
             shown=sql.SQL(", ").join(_shown(each, is_key=each in keys) for each in names),
             segment=segment,
-            differs=sql.SQL(" or ").join(map(_differs, (*self._columns(), Column(UPDATED, "bigint")))),
+            differs=self._differs(),
         )
         return segment
+
+    # Comparing
+
+    def differing(self, spark_schema: str, tables: Iterable[pa.Table], version: TableVersion) -> int:
+        """Count the keys that a version shows with other rows than these, or only one of both has."""
+        self._load_wanted(spark_schema, tables)
+        segments = sql.SQL("{}::bigint[]").format(sql.Literal(list(version.segments)))
+        self._execute(
+            "select count(*) from weir_wanted wanted full join"
+            " (select found.* from {rows} found where found._weir_segment = any({segments}) and {visible} and {newest})"
+            " found on found._weir_key = wanted._weir_key"
+            " where wanted._weir_key is null or found._weir_key is null or {differs}",
+            segments=segments,
+            visible=_visible(sql.Literal(version.expired_until)),
+            newest=self._newest(segments),
+            differs=self._differs(),
+        )
+        return int(self._cursor.fetchone()[0])
+
+    def _differs(self) -> sql.Composable:
+        return sql.SQL(" or ").join(map(_differs, (*self._columns(), Column(UPDATED, "bigint"))))
 
     # Removing
 
@@ -388,6 +403,17 @@ class OpenTable:
         for table in tables:
             rows = as_csv(given, self._storable(given, table), None)
             copy(self._cursor, sql.Identifier("weir_loading"), [each.name for each in given], rows)
+        return names
+
+    def _load_wanted(self, spark_schema: str, tables: Iterable[pa.Table]) -> list[str]:
+        """Copy the rows of a checkpoint into a temporary table, each with the hash of its key, as `_load` does."""
+        names = self._load(spark_schema, tables)
+        self._execute(
+            "create temporary table weir_wanted on commit drop as"
+            " select loaded.*, {key} as _weir_key from weir_loading loaded",
+            key=self._key("loaded"),
+        )
+        self._execute("analyze weir_wanted")
         return names
 
     def _storable(self, columns: Sequence[Column], table: pa.Table) -> Iterator[pa.RecordBatch]:

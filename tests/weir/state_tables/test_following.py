@@ -22,8 +22,9 @@ from weir.dataflow import files
 from weir.dataflow import postgres as in_postgres
 from weir.errors import Misconfigured, Retryable
 from weir.formats.manifest import StateFile
+from weir.integrity.tables import table_inconsistencies
 from weir.ledger.checkpoints import retained_checkpoints
-from weir.ledger.database.tables import ResultRow
+from weir.ledger.database.tables import ResultRow, RunRow
 from weir.settling import Settling
 from weir.snapshots.restore import RestoreRequest, restore
 from weir.state.compactions import Compacted, NewCompaction, enter_compaction
@@ -81,6 +82,7 @@ def table(request, tmp_path, monkeypatch, database):
     name = f"s_{abs(hash(request.node.nodeid)) % 10**8}"
     made = Table(keeps_state(ReaderWorld(tmp_path, ladder())), database, name)
     yield made
+    assert verified(made) == []
     made.query("drop table if exists {t}_rows cascade")
 
 
@@ -93,6 +95,14 @@ def settle(table):
 
 def run(table, day, **more):
     run_days(table.world, table.flow(**more), day)
+
+
+def verified(table, *days):
+    """What is wrong with the rows of the table; `days` are compared, otherwise all."""
+    with table.world.ledger.transaction() as session:
+        runs = list(session.scalars(select(RunRow.id).where(RunRow.dataflow == "ladder")))
+    runs = [each for each in runs if not days or each.endswith(tuple(map(epoch, days)))]
+    return [(each.detail, each.mend) for each in table_inconsistencies(table.world.services, runs)]
 
 
 def correct(table, day, changes):
@@ -356,6 +366,8 @@ def test_a_table_has_one_state(table):
     (error,) = settle(table).failed.values()
     assert of_kind("state_tables.owned_by_another", other="other.state")(error)
     assert table.rows() == table.expected(1)
+    table.query("update weir_state_tables set owner = 'ladder.history' where name = '{t}'; commit")
+    settle(table)
 
 
 def test_the_table_of_a_state_is_one_of_postgresql_and_nothing_else():

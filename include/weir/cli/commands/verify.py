@@ -72,7 +72,7 @@ def verify(
     repair: Annotated[bool, typer.Option("--repair", help="Recompute bad results that are needed.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read results again and check sizes, digests of bytes, page checksums, manifests and published versions.
+    """Read results again: sizes, digests of bytes, page checksums, manifests, published versions, tables of states.
 
     Exit code 1 means that something is bad.
     """
