@@ -23,7 +23,7 @@ from weir.topology.key_groups import key_group_range
 
 GROUPS, HOURS, RETAINED = 128, 720, 3
 SHARE, ROW_BYTES, FILE_BYTES, SMALL = 0.0001, 11, 1_500, 2**20
-RUNS, BUDGET = 8, 64 * 2**20
+BUDGET = 64 * 2**20
 _NUMBERS = count(1)
 
 
@@ -50,7 +50,7 @@ class Hour:
     compacted: list[StateFile]
 
 
-def hours(keys: int, subtasks: int) -> Iterator[Hour]:
+def hours(keys: int, subtasks: int, runs: int) -> Iterator[Hour]:
     live, changed = keys // subtasks, max(1, int(keys * SHARE / subtasks))
     ranges = [key_group_range(GROUPS, subtasks, each) for each in range(subtasks)]
     state = [(made(0, live, groups),) for groups in ranges]
@@ -59,16 +59,18 @@ def hours(keys: int, subtasks: int) -> Iterator[Hour]:
         for subtask, groups in enumerate(ranges):
             new = made(hour, changed, groups)
             files = oldest_first((*state[subtask], new))
-            merges = merges_of(files, live, Limits(RUNS, BUDGET, new.file.bytes))
+            merges = merges_of(files, live, Limits(runs, BUDGET, new.file.bytes))
             written = [merged(hour, each, live, groups) for each in merges]
             state[subtask] = after(files, merges, written)
             compacted += written
         yield Hour({each.path: each for files in state for each in files}, read, compacted)
 
 
+@pytest.mark.parametrize("runs", [8, 2])
 @pytest.mark.parametrize("subtasks", [1, 4, 16])
-def test_files_at_rest_and_written(benchmark, request, subtasks) -> None:
-    found = benchmark.pedantic(lambda: list(hours(request.config.getoption("--state-keys"), subtasks)), rounds=1)
+def test_files_at_rest_and_written(benchmark, request, subtasks, runs) -> None:
+    keys = request.config.getoption("--state-keys")
+    found = benchmark.pedantic(lambda: list(hours(keys, subtasks, runs)), rounds=1)
     at_rest = []
     for last in range(RETAINED, HOURS + 1):
         named: dict[str, StateFile] = {}
@@ -79,7 +81,8 @@ def test_files_at_rest_and_written(benchmark, request, subtasks) -> None:
     compacted = sum(len(each.compacted) for each in found) / HOURS
     files, read = [*map(len, at_rest)], median(n for each in found for n in each.read)
     print(
-        f"\n{subtasks} subtasks: at rest {median(files):.0f} files, at most {max(files)}, small: {median(small):.0f};"
+        f"\n{subtasks} subtasks, runs={runs}: at rest {median(files):.0f} files, at most {max(files)}, small: {median(small):.0f};"
         f" a subtask reads {read:.0f}; an hour writes {subtasks}, its compaction {compacted:.1f}"
+        f" with {sum(n.file.bytes for each in found for n in each.compacted) / HOURS / 2**20:.2f} MiB"
     )
-    assert max(n for each in found for n in each.read) <= RUNS
+    assert max(n for each in found for n in each.read) <= runs
