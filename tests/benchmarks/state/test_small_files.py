@@ -79,10 +79,11 @@ def test_files_at_rest_and_written(benchmark, request, subtasks, runs) -> None:
         at_rest.append(named)
     small = [sum(each.file.bytes < SMALL for each in named.values()) for named in at_rest]
     compacted = sum(len(each.compacted) for each in found) / HOURS
+    moved = sum(n.file.bytes for each in found for n in each.compacted)
     files, read = [*map(len, at_rest)], median(n for each in found for n in each.read)
     print(
-        f"\n{subtasks} subtasks, runs={runs}: at rest {median(files):.0f} files, at most {max(files)}, small: {median(small):.0f};"
-        f" a subtask reads {read:.0f}; an hour writes {subtasks}, its compaction {compacted:.1f}"
-        f" with {sum(n.file.bytes for each in found for n in each.compacted) / HOURS / 2**20:.2f} MiB"
+        f"\n{subtasks} subtasks, runs={runs}: at rest {median(files):.0f} files, at most {max(files)},"
+        f" small: {median(small):.0f}; a subtask reads {read:.0f}; an hour writes {subtasks},"
+        f" its compaction {compacted:.1f} with {moved / HOURS / 2**20:.2f} MiB"
     )
     assert max(n for each in found for n in each.read) <= runs
