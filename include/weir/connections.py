@@ -58,8 +58,8 @@ class Connection:
     password: str = field(default="", repr=False)
     extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    def for_libpq(self, session: str) -> dict[str, Any]:
-        """Return the parameters by which libpq opens a connection of type postgres, with options of the session.
+    def for_libpq(self) -> dict[str, Any]:
+        """Return the parameters by which libpq opens a connection of type postgres.
 
         Raises Misconfigured for one of another type.
         """
@@ -74,7 +74,7 @@ class Connection:
             **{key: str(value) for key, value in self.extra.items() if not isinstance(value, dict | list)},
         }
         found = {key: value for key, value in given.items() if value not in (None, "")}
-        return {**LIBPQ, **found, "options": f"{found.get('options', '')} {session}".strip()}
+        return {**LIBPQ, **found}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

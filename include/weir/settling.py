@@ -72,7 +72,7 @@ class Settling:
                 self.tell(dataflow, due, settled)
         if due.tables:
             with settled.trying(f"{dataflow}, tables of states"):
-                follow_checkpoints(self._services, dataflow, settled)
+                self.follow_checkpoints(dataflow, due, settled)
         if due.targets:
             with settled.trying(f"{dataflow}, targets"):
                 self.deliver_versions(dataflow, settled)
@@ -116,6 +116,14 @@ class Settling:
             up_to_date(services, dataflow, job)
         else:
             settle_provisional(services, dataflow, runs, settled)
+
+    def follow_checkpoints(self, dataflow: str, due: Due, settled: Settled) -> None:
+        """Bring tables of states up to date. Raises LedgerBehind where upkeep has not had the ledger catch up."""
+        job = partial(follow_checkpoints, self._services, dataflow, settled)
+        if due.is_thorough:
+            up_to_date(self._services, dataflow, job)
+        else:
+            job()
 
     def release(self, dataflow: str, due: Due, settled: Settled) -> None:
         """Release results that no run needs any more, and delete their bytes. Raises Retryable.

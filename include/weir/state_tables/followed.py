@@ -50,7 +50,14 @@ def verify(
 
 
 def _table_of(services: Services, dataflow: str, state: State, table: Target) -> PostgresStateTable:
-    server = PostgresServer(services.connections, table.options["conn_id"], table.options["table"])
+    name = table.options["table"]
+    server = PostgresServer(
+        services.connections,
+        table.options["conn_id"],
+        name,
+        mends=f"Where somebody has changed the table, drop {name}_rows (cascade): it is made anew",
+        then="; upkeep tries again",
+    )
     return PostgresStateTable(server, f"{dataflow}.{state.name}")
 
 

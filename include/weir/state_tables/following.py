@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from weir.coordination.evidence import require_known_checkpoints
 from weir.coordination.services import Services
 from weir.coordination.settled import Settled
 from weir.dataflow.state import State
@@ -21,9 +22,13 @@ from weir.topology.ids import Epoch
 def follow_checkpoints(services: Services, dataflow: str, settled: Settled) -> None:
     """Bring the tables of a dataflow's states up to date, as the newest run that has begun declares them.
 
-    What fails for one is in `settled`, and keeps no other.
+    What fails for one is in `settled`, and keeps no other. Raises LedgerBehind: a ledger that has lost checkpoints
+    would take them out of the tables.
     """
-    for state, table in tables(services, dataflow):
+    wanted = tables(services, dataflow)
+    if wanted:
+        require_known_checkpoints(services, dataflow)
+    for state, table in wanted:
         where = f"{dataflow}.{state.name}, its table"
         with settled.trying(where), needed_for(f"the table of {state}"):
             from weir.state_tables.followed import follow  # noqa: PLC0415  imports psycopg2

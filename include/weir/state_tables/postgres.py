@@ -75,9 +75,8 @@ class PostgresStateTable:
             schema = schema_of(cursor, self.server.table)
             name = self.server.table.rsplit(".", maxsplit=1)[-1]
             cursor.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"weir/state/{schema}.{name}",))
-            # A key's hash is that of its text, whatever account and database have.
-            cursor.execute("set local timezone = 'UTC'; set local datestyle = 'ISO'; set local bytea_output = 'hex'")
-            cursor.execute("set local extra_float_digits = 1")  # no two numbers have the same text
+            # A key's hash is that of its text, whatever account and database have; no two numbers have the same text.
+            cursor.execute("set local bytea_output = 'hex'; set local extra_float_digits = 1")
             yield OpenTable(cursor, schema, name, self.owner)
 
 
@@ -127,6 +126,8 @@ class OpenTable:
         if any(each.name == CHECKPOINT for each in columns):
             raise Misconfigured.of("state_tables.column_taken", table=self._shown, column=CHECKPOINT)
         self._make_own_tables()
+        # Who waits for a lock on a view keeps all later readers waiting, and two views are locked one after the other.
+        self._execute("set local lock_timeout = '500ms'")
         is_own = self._one("select owner from {tables} where name = {name}") is not None
         if is_own and exists(self._cursor, self._rows):
             now = {each.name: TableColumn.made_for(each) for each in columns}
@@ -313,9 +314,10 @@ class OpenTable:
         """Make table and views. Of one that somebody has dropped only the markers are left."""
         self._execute("delete from {versions} where name = {name}")
         self._execute("delete from {tables} where name = {name}")
-        for each in (self._view, self._view_at, self._rows):
-            if exists(self._cursor, each):
-                raise Misconfigured.of("state_tables.name_taken", table=self._shown, taken=each.as_string(self._cursor))
+        names = (self._view, self._view_at, self._rows)
+        taken = [each.as_string(self._cursor) for each in names if exists(self._cursor, each)]
+        if taken:
+            raise Misconfigured.of("state_tables.name_taken", table=self._shown, taken=taken)
         self._execute(
             "create table {rows} ({defined}, _weir_key bytea not null, _weir_segment bigint not null)",
             defined=sql.SQL(", ").join(map(defined, (*columns, *_OWN))),
@@ -424,9 +426,12 @@ class OpenTable:
             yield batch
 
     def _new_segment(self) -> int:
+        """Return a number that has never been used: also where rows are newer than what was restored beside them."""
         found = self._one(
-            "update {tables} set next_segment = next_segment + 1, used = used || next_segment where name = {name}"
-            " returning next_segment - 1"
+            "with next as (select greatest(of.next_segment, 1 + (select max(_weir_segment) from {rows})) as number"
+            " from {tables} of where of.name = {name})"
+            " update {tables} of set next_segment = next.number + 1, used = of.used || next.number from next"
+            " where of.name = {name} returning next.number"
         )
         return int(found)
 

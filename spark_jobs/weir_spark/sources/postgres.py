@@ -63,7 +63,10 @@ _PLAIN_VALUE: Final = r"^-?0*[0-9]{0,20}(\.[0-9]{0,18}0*)?$"
 _BLOCK_BYTES: Final = 16 * 2**20
 """How much text is parsed at a time; a longer row is refused."""
 
-_SESSION: Final = "-c datestyle=ISO -c intervalstyle=iso_8601 -c timezone=UTC -c extra_float_digits=1"
+_SESSION: Final = (
+    "set local datestyle = 'ISO'; set local intervalstyle = 'iso_8601'; set local timezone = 'UTC';"
+    " set local extra_float_digits = 1"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +185,12 @@ def _transaction(connection: Connection) -> Iterator[Any]:
     with needed_for(f"the source of connection {connection.id}", "it is read: the task, or the driver in a cluster"):
         import psycopg2  # noqa: PLC0415  only such a source needs it
     try:
-        session = psycopg2.connect(**connection.for_libpq(_SESSION))
+        session = psycopg2.connect(**connection.for_libpq())
         try:
             session.set_session(isolation_level="REPEATABLE READ", readonly=True)
             session.set_client_encoding("UTF8")
             with session, session.cursor() as cursor:
+                cursor.execute(_SESSION)
                 yield cursor
         finally:
             session.close()

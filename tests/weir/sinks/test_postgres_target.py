@@ -501,6 +501,6 @@ def test_options_of_the_connection_are_kept(sink):
     sink.query("create schema if not exists elsewhere")
     connection = replace(sink.connection, extra={"options": "-c search_path=elsewhere"})
     target = sink.target(connection)
-    with closing(target._server.connect(connection.for_libpq("-c lock_timeout=1000"))) as db, db.cursor() as cursor:
+    with closing(target._server.connect(connection.for_libpq())) as db, db.cursor() as cursor:
         cursor.execute("show search_path")
         assert cursor.fetchone() == ("elsewhere",)

@@ -142,7 +142,7 @@ def test_a_slow_commit_of_a_database_that_answers_others_is_waited_for(sink, qui
 
 
 def test_a_refusal_is_an_answer(database, quick):  # noqa: F811
-    parameters = replace(database, database="none").for_libpq("")
+    parameters = replace(database, database="none").for_libpq()
     assert postgres_watch.answers(parameters)
     with silent() as port:
         assert not postgres_watch.answers({**parameters, "port": port})
@@ -155,7 +155,7 @@ def test_a_pooler_that_has_queries_wait_for_a_connection_answers(database, quick
     """The only connection that it has may be that of the transaction."""
     with full_pooler() as port:
         found = replace(database, port=port, extra={"sslmode": "disable", "gssencmode": "disable"})
-        assert postgres_watch.answers(found.for_libpq(""))
+        assert postgres_watch.answers(found.for_libpq())
 
 
 def test_an_s3_that_accepts_and_never_answers_is_away(tmp_path, monkeypatch):

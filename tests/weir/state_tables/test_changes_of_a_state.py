@@ -2,6 +2,7 @@
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from tests.weir.state_tables.versioned import OWN, table_in
 
 import weir
 from weir.errors import Misconfigured
+from weir.sinks.protocol import TargetAway
 from weir.state_tables import postgres as module
 from weir.state_tables.versions import At, TableVersion, all_expired_until, nearest, replaced_by
 
@@ -264,6 +266,25 @@ def test_a_long_load_keeps_no_other_table_waiting(database):  # noqa: F811
         thread.join(30)
         assert not thread.is_alive()
     assert asked(database, "select x from other") == [(2.0,)]
+
+
+def test_a_column_that_waits_for_a_report_keeps_no_other_reader_waiting(database):  # noqa: F811
+    def widen():
+        with made.open() as opened:
+            opened.prepare(schema(*COLUMNS, ("y", "long")), ("k",))
+
+    made = table_in(database, "reported")
+    put(made, At("20130101T000000Z", 1), [("J", 1.0, None)])
+    with closing(psycopg2.connect(database)) as report, report.cursor() as cursor:
+        cursor.execute("select * from reported")
+        with ThreadPoolExecutor() as threads:
+            tried = threads.submit(widen)
+            while not tried.done() and not asked(database, "select 1 from pg_locks where not granted"):
+                pass
+            assert asked(database, "set lock_timeout = '20s'; select x from reported") == [(1.0,)]
+            assert isinstance(tried.exception(), TargetAway)
+    widen()
+    assert asked(database, "select x, y from reported") == [(1.0, None)]
 
 
 def test_a_name_that_somebody_has_is_refused(database):  # noqa: F811

@@ -246,7 +246,7 @@ def connected(shop):
     sessions = []
 
     def connect():
-        sessions.append(psycopg2.connect(**shop.for_libpq("")))
+        sessions.append(psycopg2.connect(**shop.for_libpq()))
         return sessions[-1]
 
     yield connect

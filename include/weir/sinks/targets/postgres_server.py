@@ -22,7 +22,11 @@ from weir.sinks.protocol import TargetAway, TargetConflict
 from weir.sinks.targets.postgres_columns import Column
 from weir.sinks.targets.postgres_watch import ServerSilent, watched
 
-_SESSION: Final = "-c lock_timeout=60s -c idle_in_transaction_session_timeout=10min -c datestyle=ISO -c timezone=UTC"
+# Not as options of the connection: a pooler between us and the server would refuse them, or leave them to others.
+_SESSION: Final = (
+    "set local lock_timeout = '60s'; set local idle_in_transaction_session_timeout = '10min';"
+    " set local datestyle = 'ISO'; set local timezone = 'UTC'"
+)
 _COPY_BYTES: Final = 2**18
 _OWN_END: Final = "error in .read() call"
 """What psycopg2 has the server cancel a COPY with, so that it looks like a time-out: SQLSTATE 57014."""
@@ -30,11 +34,13 @@ _OWN_END: Final = "error in .read() call"
 
 @dataclass(frozen=True, slots=True)
 class PostgresServer:
-    """The server of an Airflow connection, for `table`, which errors name."""
+    """The server of an Airflow connection, for `table`; errors name it, what `mends` a refusal, and what comes then."""
 
     connection: Callable[[str], Connection]
     conn_id: str
     table: str
+    mends: str = "Change the table or its constraints"
+    then: str = ", then clear weir_close"
 
     @contextmanager
     def transaction(self, about: str) -> Iterator[Any]:
@@ -43,7 +49,7 @@ class PostgresServer:
         Raises TargetAway where the server does not answer, Misconfigured for a login or a missing right, and
         TargetConflict for what it refuses.
         """
-        parameters = self.connection(self.conn_id).for_libpq(_SESSION)
+        parameters = self.connection(self.conn_id).for_libpq()
         connection = self.connect(parameters)
         try:
             with self._translated(about), watched(connection, parameters):
@@ -51,6 +57,7 @@ class PostgresServer:
                 connection.set_session(isolation_level="READ COMMITTED")
                 connection.set_client_encoding("UTF8")
                 with connection, connection.cursor() as cursor:
+                    cursor.execute(_SESSION)
                     yield cursor
         finally:
             connection.close()
@@ -65,17 +72,21 @@ class PostgresServer:
             raise Misconfigured.of(
                 "sinks.postgres_right_missing", conn_id=self.conn_id, table=self.table, error=first_line(error)
             ) from error
+        except psycopg2.errors.ReadOnlySqlTransaction as error:
+            raise TargetAway.of("sinks.postgres_read_only", table=self.table, error=first_line(error)) from error
         except psycopg2.Error as error:
             if is_passing(error.pgcode):
                 raise TargetAway.of("sinks.postgres_silent", table=self.table, error=first_line(error)) from error
             raise self._refused(about, error) from error
 
     def _refused(self, about: str, error: psycopg2.Error) -> TargetConflict:
-        mend = "Change the table or its constraints"
+        mend = self.mends
         if isinstance(error, psycopg2.errors.QueryCanceled):
             mend = f"Give the account of connection {self.conn_id} more time, by its statement_timeout"
+        elif isinstance(error, psycopg2.errors.UntranslatableCharacter):
+            mend = "Take a database in UTF8, or leave out what this one cannot hold"
         return TargetConflict.of(
-            "sinks.postgres_refused", version=about, table=self.table, error=first_line(error), mend=mend
+            "sinks.postgres_refused", version=about, table=self.table, error=first_line(error), mend=mend + self.then
         )
 
     def connect(self, parameters: Mapping[str, Any]) -> Any:
