@@ -252,6 +252,7 @@ def _manifest(services: Services, begun: Begun, report: RegionReport, output: Ou
         versions=tuple(sorted(_versions(begun, report.code, output))),
         pinned_to=run.pinned_to,
         revision=services.ledger.seen(run.dataflow.name),
+        clear_number=attempt.clear_number,
     )
 
 

@@ -484,6 +484,7 @@ def _attempt(run: Run, region: RegionId, row: AttemptRow, chosen: ChosenCode | N
         deployed="" if chosen is None else chosen.deployed,
         has_waited=row.waits > 0,
         is_by_person=row.origin == Origin.CLEARED_BY_PERSON.value,
+        clear_number=row.clear_number,
     )
 
 

@@ -280,6 +280,7 @@ def _attempt_row(run: RunRow, topology: Topology, candidate: Candidate) -> Attem
         state, origin = AttemptState.COMMITTED, Origin.RESTORED
     manifest, number = candidate.manifest, candidate.manifest.try_number
     row = synthetic_attempt(run, region, candidate.attempt, index, number, manifest.lineage, at, state, origin)
+    row.clear_number = manifest.clear_number
     if manifest.generation:
         row.code, row.archive, row.generation = manifest.code, manifest.archive, manifest.generation
     return row

@@ -124,6 +124,8 @@ class Attempt:
     has_waited: bool = False
     is_by_person: bool = False
     """True if a person has cleared its task, so that it runs."""
+    clear_number: int = 0
+    """How often a person had cleared tasks of the run when it began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

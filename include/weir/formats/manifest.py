@@ -309,6 +309,8 @@ class Manifest:
     generation: int = 0
     pinned_to: str = ""
     revision: int = 0
+    clear_number: int = 0
+    """How often a person had cleared tasks of the run when its attempt began: half of a correction has a higher one."""
     restored_with: RestoredWith | None = None
     """For a result that was restored. Its restore is not finished while any of these partitions has no manifest."""
 

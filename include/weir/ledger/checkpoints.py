@@ -244,8 +244,8 @@ def _is_changed_by_person(session: Session, row: ResultRow) -> bool:
     return session.scalar(before.order_by(ResultRow.id.desc()).limit(1)) != row.digest
 
 
-_BY_PERSON: Final = {Origin.CLEARED_BY_PERSON.value, Origin.RETRY.value}
-"""Of attempts: what a person has cleared, or has failed at first."""
+_BY_PERSON: Final = {Origin.CLEARED_BY_PERSON.value, Origin.RETRY.value, Origin.REBUILT.value}
+"""Of attempts: what a person has cleared, or has failed at first, or was found in the store."""
 
 
 def add_results(session: Session, row: CheckpointRow, checkpoint: Checkpoint) -> None:
