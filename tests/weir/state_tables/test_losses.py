@@ -1,7 +1,10 @@
 """A table whose ledger, or whose own database, has lost commits."""
 
+# ruff: noqa: S608
+
 import sqlite3
 from contextlib import closing
+from itertools import product
 
 import pytest
 from tests.weir.reading.state_world import epoch
@@ -66,19 +69,32 @@ def test_half_of_a_correction_is_not_shown_where_the_ledger_was_lost_meanwhile(t
     assert set(table.rows().values()) == {2}
 
 
-def test_rows_that_are_newer_than_the_entries_beside_them_get_no_number_twice(table):  # noqa: F811
-    """Tables that were restored to different moments: `weir verify` writes all rows again."""
-    run(table, 1)
-    table.query("create table {t}_kept as select * from weir_state_tables where name = '{t}'; commit")
-    table.query("create table {t}_versions as select * from weir_state_versions where name = '{t}'; commit")
-    run(table, 2)
-    table.query(
-        "delete from weir_state_tables where name = '{t}'; delete from weir_state_versions where name = '{t}';"
-        "insert into weir_state_tables select * from {t}_kept;"
-        "insert into weir_state_versions select * from {t}_versions; commit"
-    )
-    table.query("drop table {t}_kept, {t}_versions; commit")
-    run(table, 3)
-    assert settle(table).failed == {}
-    verified(table)
-    assert [table.at(day) for day in (1, 2, 3)] == [table.expected(day) for day in (1, 2, 3)]
+PARTS = {"weir_state_tables": "where name = '{t}'", "weir_state_versions": "where name = '{t}'", "{t}_rows": ""}
+
+
+def keep(table, moment):  # noqa: F811
+    for number, (name, own) in enumerate(PARTS.items()):
+        table.query(f"create table {{t}}_{number}_{moment} as select * from {name} {own}; commit")
+
+
+def put_back(table, moments):  # noqa: F811
+    for number, (name, own) in enumerate(PARTS.items()):
+        table.query(f"delete from {name} {own}; insert into {name} table {{t}}_{number}_{moments[number]}; commit")
+
+
+def test_what_was_restored_to_different_moments_is_right_once_it_was_verified(table):  # noqa: F811
+    table.world.airflow.engine.plan = {
+        epoch(1): {"A": 1, "B": 1},
+        epoch(2): {"A": 2},
+        epoch(3): {"B": "deleted", "C": 3},
+    }
+    for day in (1, 2, 3):
+        run(table, day, retained_checkpoints=2)
+        keep(table, day)
+    right, mended = [table.at(2), table.at(3)], 0
+    for moments in product((1, 2, 3), repeat=3):
+        put_back(table, moments)
+        assert settle(table).failed == {}
+        mended += bool(verified(table))
+        assert [table.at(2), table.at(3)] == right, moments
+    assert mended

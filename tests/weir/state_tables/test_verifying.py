@@ -56,13 +56,14 @@ def test_rows_that_somebody_has_changed_are_written_again(filled, monkeypatch, e
 
     def executing(opened, statement, **values):
         usual(opened, statement, **values)
-        answers.append(whole(filled))
+        answers.append(filled.rows())
 
-    monkeypatch.setattr(module.OpenTable, "_execute", executing)
-    found = verified(filled)
+    with monkeypatch.context() as polled:
+        polled.setattr(module.OpenTable, "_execute", executing)
+        found = verified(filled)
     assert {mend for _, mend in found} == WRITTEN
     assert {int(detail.split()[0]) for detail, _ in found} <= differing
-    assert all(each == edited for each in answers)
+    assert all(each == edited[0] for each in answers)
     assert whole(filled) == before
     assert verified(filled) == []
     settle(filled)
