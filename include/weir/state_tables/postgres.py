@@ -24,7 +24,7 @@ from psycopg2 import sql
 from weir.errors import Misconfigured
 from weir.sinks.targets.postgres_catalog import exists, require_possible, schema_of
 from weir.sinks.targets.postgres_columns import Column, TableColumn, as_csv, columns_of, require_storable, takes
-from weir.sinks.targets.postgres_server import PostgresServer, copy, defined, listed
+from weir.sinks.targets.postgres_server import PostgresServer, copy, defined, in_turns, listed
 from weir.state.state_files import DELETED, UPDATED
 from weir.state_tables.content import Parts
 from weir.state_tables.versions import At, Delete, Fold, Forget, TableVersion, all_expired_until
@@ -126,8 +126,9 @@ class OpenTable:
         if any(each.name == CHECKPOINT for each in columns):
             raise Misconfigured.of("state_tables.column_taken", table=self._shown, column=CHECKPOINT)
         self._make_own_tables()
-        # Who waits for a lock on a view keeps all later readers waiting, and two views are locked one after the other.
-        self._execute("set local lock_timeout = '500ms'")
+        return in_turns(self._cursor, lambda: self._prepare(columns, keys))
+
+    def _prepare(self, columns: Sequence[Column], keys: Sequence[str]) -> bool:
         is_own = self._one("select owner from {tables} where name = {name}") is not None
         if is_own and exists(self._cursor, self._rows):
             now = {each.name: TableColumn.made_for(each) for each in columns}

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -21,7 +22,7 @@ from weir.connections import Connection
 from weir.dataflow import postgres as declared
 from weir.errors import Misconfigured, Retryable
 from weir.sinks import Outcome, TargetAway, TargetConflict, Version, VersionFile
-from weir.sinks.targets import postgres
+from weir.sinks.targets import postgres, postgres_server
 from weir.sinks.targets.postgres import PostgresTarget
 from weir.testing.sink_contract import DAY, NEXT, LocalReach, SinkContract
 
@@ -469,6 +470,23 @@ def test_readers_are_not_held_up_while_the_rows_of_a_version_are_checked(sink, m
     wider = (*LONG_AND_TEXT, ("more", "string", pa.string()))
     sink.target().prepare(sink.version(2, (1, "b", "c"), columns=wider), None)
     assert seen == [[(1,)]]
+
+
+def test_a_column_that_waits_for_a_report_keeps_no_other_reader_waiting(sink, monkeypatch):
+    monkeypatch.setattr(postgres_server, "LOCKS", (600, "500ms", 0.1))
+    sink.publish(sink.target(), sink.version(1, (1, "a")))
+    wider = sink.version(2, (1, "b", "c"), columns=(*LONG_AND_TEXT, ("more", "string", pa.string())))
+    connection = sink.target()._server.connect(sink.connection.for_libpq())
+    with ThreadPoolExecutor() as threads, closing(connection) as report, report.cursor() as cursor:
+        cursor.execute(f"select * from {sink.table}")
+        prepared = threads.submit(sink.target().prepare, wider, None)
+        while not prepared.done() and not sink.query("select 1 from pg_locks where not granted"):
+            pass
+        assert sink.query(f"set lock_timeout = '20s'; select count(*) from {sink.table}") == [(1,)]
+        assert not prepared.done()
+        report.rollback()
+        prepared.result()
+    assert sink.query(f"select more from {sink.table}") == [(None,)]
 
 
 @pytest.mark.parametrize("mode", ["replace_epoch", "append", "upsert"])

@@ -21,6 +21,7 @@ from tests.weir.state_tables.versioned import OWN, table_in
 import weir
 from weir.errors import Misconfigured
 from weir.sinks.protocol import TargetAway
+from weir.sinks.targets import postgres_server
 from weir.state_tables import postgres as module
 from weir.state_tables.versions import At, TableVersion, all_expired_until, nearest, replaced_by
 
@@ -268,7 +269,9 @@ def test_a_long_load_keeps_no_other_table_waiting(database):  # noqa: F811
     assert asked(database, "select x from other") == [(2.0,)]
 
 
-def test_a_column_that_waits_for_a_report_keeps_no_other_reader_waiting(database):  # noqa: F811
+def test_a_column_that_waits_for_a_report_keeps_no_other_reader_waiting(database, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(postgres_server, "LOCKS", (2, "500ms", 0.1))
+
     def widen():
         with made.open() as opened:
             opened.prepare(schema(*COLUMNS, ("y", "long")), ("k",))

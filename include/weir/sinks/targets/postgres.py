@@ -52,7 +52,7 @@ from weir.sinks.targets.postgres_columns import (
     require_storable,
     require_taken,
 )
-from weir.sinks.targets.postgres_server import PostgresServer, copy, defined, listed
+from weir.sinks.targets.postgres_server import PostgresServer, copy, defined, in_turns, listed
 from weir.sinks.targets.postgres_watch import ServerSilent
 
 MARKER: Final = "weir_published"
@@ -379,11 +379,11 @@ class PostgresTarget(SinkTarget):
             return
         found = columns_there(cursor, self._resolved, self._name)
         require_same_case(self._table, [each.name for each in wanted], found)
-        for each in wanted:
-            if each.name not in found:  # "if not exists" alone would lock all readers out to find that out
-                cursor.execute(
-                    sql.SQL("alter table {} add column if not exists {}").format(self._identifier, defined(each))
-                )
+        missing = [each for each in wanted if each.name not in found]
+        if missing:  # "if not exists" alone would lock all readers out to find that out
+            added = sql.SQL(", ").join(sql.SQL("add column if not exists {}").format(defined(each)) for each in missing)
+            widened = sql.SQL("alter table {} {}").format(self._identifier, added)
+            in_turns(cursor, lambda: cursor.execute(widened))
 
     def _existing(self, cursor: Any, columns: Sequence[Column]) -> Mapping[str, TableColumn]:
         found = columns_there(cursor, self._resolved, self._name)

@@ -7,10 +7,11 @@ times are in UTC. What fails is told from what passes, and a server that falls s
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import psycopg2
 from psycopg2 import sql
@@ -27,9 +28,15 @@ _SESSION: Final = (
     "set local lock_timeout = '60s'; set local idle_in_transaction_session_timeout = '10min';"
     " set local datestyle = 'ISO'; set local timezone = 'UTC'"
 )
+LOCKS: Final = (20, "500ms", 2.0)
+"""How often a lock is asked for that nobody else may have, for how long each time, and the pause in seconds."""
+
 _COPY_BYTES: Final = 2**18
 _OWN_END: Final = "error in .read() call"
 """What psycopg2 has the server cancel a COPY with, so that it looks like a time-out: SQLSTATE 57014."""
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +108,28 @@ class PostgresServer:
             raise TargetAway.of("sinks.postgres_away", conn_id=self.conn_id, said=login_line(error)) from error
         except psycopg2.ProgrammingError as error:
             raise Misconfigured.of("sinks.postgres_unusable", conn_id=self.conn_id, error=first_line(error)) from error
+
+
+def in_turns(cursor: Any, change: Callable[[], T]) -> T:
+    """Make a change that nobody may read meanwhile, in a transaction of `PostgresServer`.
+
+    Who waits for such a lock keeps all later readers waiting, so that it is asked for again and again, for a moment
+    each time: less than the server takes to look for a deadlock. Raises psycopg2.errors.LockNotAvailable at last.
+    """
+    turns, patience, pause = LOCKS
+    for turn in range(1, turns + 1):
+        cursor.execute("savepoint weir_change; set local lock_timeout = %s", (patience,))
+        try:
+            done = change()
+        except psycopg2.errors.LockNotAvailable:
+            if turn == turns:
+                raise
+            cursor.execute("rollback to savepoint weir_change")
+            time.sleep(pause)
+        else:
+            cursor.execute(f"release savepoint weir_change; {_SESSION}")
+            return done
+    raise AssertionError("the last turn returns or raises")
 
 
 class _Stream(io.RawIOBase):
