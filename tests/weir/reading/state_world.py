@@ -63,7 +63,7 @@ class StateEngine:
 
     def __init__(self, engine, store, plan):
         self._engine, self._store, self.plan = engine, store, plan
-        self.is_blind = False
+        self.is_blind, self.row_group = False, 2
         self._read_result, engine._read, engine._state = engine._read, self._read, self._state
 
     def run(self, job, during):
@@ -129,7 +129,9 @@ class StateEngine:
         if read.expired_until is not None:
             columns["_weir_updated"] = pa.array([read.updated] * len(rows), pa.int64())
         buffer = io.BytesIO()
-        pq.write_table(pa.table(columns), buffer, row_group_size=2, compression="zstd", write_page_checksum=True)
+        pq.write_table(
+            pa.table(columns), buffer, row_group_size=self.row_group, compression="zstd", write_page_checksum=True
+        )
         self._store.create(f"{folder}/part-0.zstd.parquet", buffer.getvalue())
 
 
