@@ -84,7 +84,10 @@ class _Following:
         return f"{self.table.server.table} has {shown} now ({self.applied} applied)"
 
     def verify(self, epochs: Collection[Epoch]) -> tuple[dict[At, int], bool]:
-        """Compare rows; write all checkpoints again in one transaction, unless one is shown that is not wanted now."""
+        """Compare rows; write all checkpoints again in one transaction, unless one is shown that is not wanted now.
+
+        Those that the table does not have yet follow as always.
+        """
         with self.table.open() as opened:
             wanted, _ = self._wanted()
             found = opened.versions()
@@ -99,7 +102,7 @@ class _Following:
             is_written = bool(differing) and found.keys() <= wanted.keys()
             if is_written:
                 opened.forget([*found])
-                for at in sorted(wanted):
+                for at in sorted(found):
                     self._add(opened, wanted[at])
         return differing, is_written
 

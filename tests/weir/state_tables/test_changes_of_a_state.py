@@ -15,7 +15,16 @@ from tests.weir.reading import state_world
 from tests.weir.reading.parquet_world import ParquetEngine, ReaderWorld
 from tests.weir.reading.state_world import StateEngine, epoch, group_of, keeps_state, run_days
 from tests.weir.small_dataflow import ladder
-from tests.weir.state_tables.test_following import AWAY, Table, correct, database, run, settle, table  # noqa: F401
+from tests.weir.state_tables.test_following import (  # noqa: F401
+    AWAY,
+    Table,
+    correct,
+    database,
+    run,
+    settle,
+    table,
+    verified,
+)
 from tests.weir.state_tables.versioned import OWN, table_in
 
 import weir
@@ -196,6 +205,20 @@ def test_a_column_that_comes_again_with_another_type(table, monkeypatch):  # noq
     assert settle(table).failed == {}
     assert [table.at(day) for day in (1, 2, 3)] == [{"J": 1}, {"J": 2}, {"J": 3}]
     assert table.query("select pg_typeof(x)::text from {t}") == [("bigint",)]
+
+
+def test_a_table_that_is_verified_before_it_has_a_new_column_gets_it(table, monkeypatch):  # noqa: F811
+    table.world.airflow.engine.plan = {epoch(day): {"J": day} for day in (1, 2)}
+    run(table, 1, parallelism=1)
+    monkeypatch.setenv("AIRFLOW_CONN_TABLES", AWAY)
+    written(monkeypatch, *OLD, ("x", "long"))
+    run_days(table.world, table.flow(parallelism=1, schema="tail STRING, n BIGINT, x BIGINT"), 2)
+    monkeypatch.setenv("AIRFLOW_CONN_TABLES", table.url)
+    table.query("update {t}_rows set n = 7; commit")
+    assert len(verified(table)) == 1
+    assert table.rows() == {"J": 1}
+    assert settle(table).failed == {}
+    assert table.query("select * from {t}") == [("J", 2, None)]
 
 
 def test_columns_are_added_widened_and_removed_and_a_view_on_them_is_named(table, monkeypatch):  # noqa: F811
