@@ -71,6 +71,7 @@ class _Following:
     table: PostgresStateTable
     applied: int = 0
     newest: At | None = None
+    is_taken_over: bool = False
     contents: dict[At, StateOfCheckpoint] = field(default_factory=dict)
     """What was read of checkpoints: a number has one content."""
 
@@ -81,7 +82,8 @@ class _Following:
         if not self.applied or self.newest is None:
             return ""
         shown = f"checkpoint {self.newest.checkpoint} of {self.newest.epoch}"
-        return f"{self.table.server.table} has {shown} now ({self.applied} applied)"
+        taken = "; it had those of another deployment" if self.is_taken_over else ""
+        return f"{self.table.server.table} has {shown} now ({self.applied} applied{taken})"
 
     def verify(self, epochs: Collection[Epoch]) -> tuple[dict[At, int], bool]:
         """Compare rows; write all checkpoints again in one transaction, unless one is shown that is not wanted now.
@@ -118,6 +120,7 @@ class _Following:
             others = [at for at, content in wanted.items() if at in found and found[at][1] != content.parts]
             if others:  # the number is of another store by now
                 opened.forget(others)
+                self.is_taken_over = True
                 return True
             versions = [version for version, _ in found.values()]
             self.newest = max(found, default=None)

@@ -260,6 +260,12 @@ def test_a_store_that_is_made_anew_counts_its_checkpoints_from_one(table, tmp_pa
     use(monkeypatch, tmp_path / "new")
     other = Table(keeps_state(ReaderWorld(tmp_path / "new", ladder())), table.url, table.name)
     other.world.airflow.engine.plan = {epoch(first): {"X": 5}, epoch(first + 1): {"Y": 6}}
+    run(table, 3)
+    monkeypatch.setenv("AIRFLOW_CONN_TABLES", AWAY)
+    run(other, first)
+    monkeypatch.setenv("AIRFLOW_CONN_TABLES", table.url)
+    (said,) = settle(other).lines()
+    assert said.endswith("; it had those of another deployment)") is (first == 1)
     for day in (first, first + 1):
         run(other, day)
         assert settle(other).failed == {}
