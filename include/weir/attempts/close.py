@@ -7,6 +7,7 @@ content again does nothing. All steps are recorded and idempotent.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from sqlalchemy.orm import Session
@@ -17,13 +18,14 @@ from weir.attempts.registration import enter
 from weir.attempts.rooms import Publishing, SinkResult
 from weir.coordination.airflow import Clearer
 from weir.coordination.registered import Gathered, Registered, require_newest
+from weir.coordination.run_records import closed_clears, write_record
 from weir.coordination.services import Services
 from weir.coordination.values import Awaiting, BeginRequest, CloseOutcome, Published
-from weir.errors import Conflict
+from weir.errors import Conflict, Retryable
 from weir.execution.run_state import CLOSE, AttemptState, RunState
 from weir.formats.manifest import InputRead, Manifest
 from weir.ledger.attempts import count_wait, end
-from weir.ledger.database.tables import AttemptRow, PublicationRow
+from weir.ledger.database.tables import AttemptRow, PublicationRow, RunRow
 from weir.ledger.leases import drop_leases
 from weir.ledger.publications import complete_publications, is_expiring, last_publication
 from weir.ledger.reads import record_reads
@@ -119,14 +121,19 @@ def _complete(
         state = run_state(session, run, registered.topology)
         require_unchanged(session, state, reads, CLOSE)
         record_reads(session, run.dataflow.name, attempt.id, reads)
-        row.error = None
+        row.error, clears_before = None, closed_clears(session, run.id)
         count_wait(session, row, services.now())
         end(row, AttemptState.COMMITTED, services.now())
         drop_leases(session, attempt.id)
         note_close(session, run.id)
+        is_record_due = closed_clears(session, run.id) != clears_before
+        session.get_one(RunRow, run.id).is_record_due |= is_record_due
         # A result may have been replaced since all were found valid, and others may be stale by now.
         reconcile(session, services, run, state)
         versions = {sink: _to_announce(session, found, row.max_tries) for sink, found in last.items()}
+    if is_record_due:
+        with suppress(Conflict, Retryable):  # then upkeep writes it
+            write_record(services, run.id)
     summary = {
         sink.sink: {
             "rows": sum(manifest.rows for manifest in sink.manifests),

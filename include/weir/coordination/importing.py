@@ -289,10 +289,12 @@ def _attempt_row(run: RunRow, topology: Topology, candidate: Candidate) -> Attem
 def enter_results(session: Session, run: str, chosen: Iterable[Candidate], now: datetime) -> int:
     """Make the results of the chosen attempts current; released ones are released again.
 
+    What was made after later clears of a person gets higher numbers.
+
     Returns how many of them were known to be lost or damaged, which the store does not tell.
     """
     were_bad = 0
-    for candidate in chosen:
+    for candidate in sorted(chosen, key=lambda each: each.manifest.clear_number):
         stored = {each.folder: each for each in candidate.results.values()}
         known = {row.folder: row for row in results_in(session, run, stored)}
         for row in known.values():

@@ -13,11 +13,12 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
 from weir.errors import Conflict
+from weir.execution.run_state import CLOSE, AttemptState
 from weir.formats.codec import to_json
 from weir.formats.paths import record_path
 from weir.formats.run_record import RecordedSeal, RunRecord
@@ -120,7 +121,21 @@ def record_of(session: Session, row: RunRow) -> RunRecord:
         corrected=corrections_of(session, row.id),
         datasets=tuple(resolved_inputs(session, row.id)),
         seal=_seal(row),
+        closed_clears=closed_clears(session, row.id),
     )
+
+
+def closed_clears(session: Session, run: str) -> int:
+    """Return how often a person had cleared tasks of a run when it was last closed; 0 if it never was.
+
+    It is -1 if an earlier DagRun was: of the present one Airflow counts the clears from 0.
+    """
+    committed = (AttemptRow.region == CLOSE.name, AttemptRow.state == AttemptState.COMMITTED.value)
+    closes = select(func.max(AttemptRow.clear_number)).where(AttemptRow.run == run, *committed)
+    found = session.scalar(closes.where(AttemptRow.is_of_dag_run))
+    if found is not None:
+        return found
+    return 0 if session.scalar(closes) is None else -1
 
 
 def _seal(row: RunRow) -> RecordedSeal | None:

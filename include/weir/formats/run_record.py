@@ -101,3 +101,5 @@ class RunRecord:
     """What the inputs read of other dataflows, as far as that is resolved."""
     seal: RecordedSeal | None = None
     """Since when later epochs go on without the run; None where they do not."""
+    closed_clears: int = 0
+    """How often a person had cleared tasks of the run when it was last closed; -1 if an earlier DagRun was."""

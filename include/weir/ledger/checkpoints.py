@@ -25,6 +25,7 @@ from weir.formats.paths import name_of, savepoints_folder
 from weir.ledger.attempts import Origin
 from weir.ledger.database.tables import AttemptRow, CheckpointRow, ResultRow, RunRow
 from weir.ledger.outbox import tell
+from weir.ledger.runs import topology_of
 from weir.topology.ids import is_synthetic
 
 _SHOWN = 10
@@ -203,8 +204,18 @@ def results_named(session: Session, checkpoint: Checkpoint) -> list[int]:
 def is_of_closed(session: Session, checkpoint: CheckpointRow, stage: str) -> bool:
     """Report whether a checkpoint has of a stage only what a closed run was closed with; of a sealed run nothing."""
     run = session.get(RunRow, checkpoint.run)
-    rows = select(ResultRow).where(ResultRow.id.in_(checkpoint.results), ResultRow.stage == stage)
-    return run is not None and run.sealed_at is None and is_closed_with(session, run, list(session.scalars(rows)))
+    found = select(ResultRow).where(ResultRow.id.in_(checkpoint.results), ResultRow.stage == stage)
+    rows = list(session.scalars(found))
+    if run is None or run.sealed_at is not None or not rows or _lacks_any(run, rows):
+        return False
+    return is_closed_with(session, run, rows)
+
+
+def _lacks_any(run: RunRow, rows: Sequence[ResultRow]) -> bool:
+    """Report whether a stage has other subtasks: a rebuilt ledger may not know all results that a checkpoint names."""
+    if run.pinned is None:
+        return False
+    return len(rows) < topology_of(run.pinned).dataflow.stage(rows[0].stage).parallelism
 
 
 def is_closed_with(session: Session, run: RunRow, rows: Sequence[ResultRow]) -> bool:
@@ -212,18 +223,14 @@ def is_closed_with(session: Session, run: RunRow, rows: Sequence[ResultRow]) -> 
 
     What stood when it was last closed counts also while it is open again. A run of which Weir has something computed
     again is not closed until all of it is valid. Of what a person clears the ledger learns when it begins: where a
-    subtask has other rows since a clear that others have not seen, these may follow.
+    subtask has other rows since a clear that another one has not seen, that may follow.
     """
     if all(_stood_at_close(run, row) for row in rows):
         return True
     if run.closed_at is None:
         return False
-    attempts = [session.get_one(AttemptRow, row.attempt) for row in rows]
-    newest = max(each.clear_number for each in attempts)
-    if all(each.clear_number == newest for each in attempts):
-        return True
-    after_clear = [row for row, each in zip(rows, attempts, strict=True) if each.clear_number == newest]
-    return not any(_is_changed_by_person(session, row) for row in after_clear)
+    seen = min(session.get_one(AttemptRow, row.attempt).clear_number for row in rows)
+    return all(_since_clear(session, run, row) <= seen for row in rows)
 
 
 def _stood_at_close(run: RunRow, row: ResultRow) -> bool:
@@ -236,12 +243,26 @@ def _stood_at_close(run: RunRow, row: ResultRow) -> bool:
     return run.closed_result is not None and row.id <= run.closed_result
 
 
-def _is_changed_by_person(session: Session, row: ResultRow) -> bool:
-    if session.get_one(AttemptRow, row.attempt).origin not in _BY_PERSON:
-        return False
+def _since_clear(session: Session, run: RunRow, row: ResultRow) -> int:
+    """Return since which clear by a person a subtask has these rows; 0 for those that a run was closed with."""
     of_same = (ResultRow.run == row.run, ResultRow.stage == row.stage, ResultRow.layout == row.layout)
-    before = select(ResultRow.digest).where(*of_same, ResultRow.subtask == row.subtask, ResultRow.id < row.id)
-    return session.scalar(before.order_by(ResultRow.id.desc()).limit(1)) != row.digest
+    query = select(ResultRow).where(*of_same, ResultRow.subtask == row.subtask, ResultRow.id <= row.id)
+    by_person: tuple[AttemptRow, str] | None = None
+    for each in session.scalars(query.order_by(ResultRow.id.desc())):
+        attempt = session.get_one(AttemptRow, each.attempt)
+        if by_person is not None and by_person[1] != each.digest:
+            return _clear_after(attempt, by_person[0])
+        if _stood_at_close(run, each):
+            return 0
+        if attempt.origin in _BY_PERSON:
+            by_person = attempt, each.digest
+    return 0 if by_person is None else by_person[0].clear_number
+
+
+def _clear_after(before: AttemptRow, cleared: AttemptRow) -> int:
+    """Return the number of the clear with which the rows of `before` went; of another DagRun, Airflow begins at 0."""
+    is_of_other = cleared.clear_number <= before.clear_number and cleared.origin == Origin.CLEARED_BY_PERSON.value
+    return cleared.clear_number + is_of_other
 
 
 _BY_PERSON: Final = {Origin.CLEARED_BY_PERSON.value, Origin.RETRY.value, Origin.REBUILT.value}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from weir.coordination.import_rules import (
@@ -236,6 +236,7 @@ def enter_stored(
     for each in runs:
         _open_again(session, each)
     for record, _ in records:
+        _note_closed(session, record)
         if record.datasets:
             compare(session, services, record.run, is_rebuilt=True)
     _take_over(session, [record for record, epoch in records if epoch.record is not None])
@@ -243,6 +244,17 @@ def enter_stored(
     session.flush()
     services.ledger.end_behind(session, name)
     return Rebuilt(name, dataflow.lineage, runs, notes)
+
+
+def _note_closed(session: Session, record: RunRecord) -> None:
+    """Note with which results a run was closed: those that no person has cleared since."""
+    row = session.get_one(RunRow, record.run)
+    if row.closed_at is None:
+        return
+    stood = select(func.max(ResultRow.id)).join(AttemptRow, AttemptRow.id == ResultRow.attempt)
+    stood = stood.where(ResultRow.run == row.id, ResultRow.is_current)
+    newest = session.scalar(stood.where(AttemptRow.clear_number <= record.closed_clears))
+    row.closed_result = max(filter(None, (row.closed_result, newest)), default=None)
 
 
 def _take_over(session: Session, records: Sequence[RunRecord]) -> None:
@@ -497,4 +509,5 @@ def _summary(session: Session, row: RunRow, topology: Topology, epoch: EpochCata
 
 def _digests(state: RunState, sink: str) -> dict[int, str]:
     """Return the digests of the present results of a sink, by subtask."""
-    return {each.subtask: result.digest for each, result in state.results.items() if each.stage == sink}
+    own = ((each, result) for each, result in state.results.items() if each.is_of_own_run)
+    return {each.subtask: result.digest for each, result in own if each.stage == sink}

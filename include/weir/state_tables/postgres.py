@@ -199,15 +199,19 @@ class OpenTable:
             names=listed(names),
             shown=sql.SQL(", ").join(_shown(each, is_key=each in keys) for each in names),
             segment=segment,
-            differs=self._differs(),
+            differs=_any_differs(self._columns()),
         )
         return segment
 
     # Comparing
 
     def differing(self, spark_schema: str, tables: Iterable[pa.Table], version: TableVersion) -> int:
-        """Count the keys that a version shows with other rows than these, or only one of both has."""
+        """Count the keys that a version shows with other rows than these, or only one of both has.
+
+        A column that came later, or went and came again, is not compared.
+        """
         self._load_wanted(spark_schema, tables)
+        own = {each.name for each in columns_of(spark_schema)}
         segments = sql.SQL("{}::bigint[]").format(sql.Literal(list(version.segments)))
         self._execute(
             "select count(*) from weir_wanted wanted full join"
@@ -217,12 +221,9 @@ class OpenTable:
             segments=segments,
             visible=_visible(sql.Literal(version.expired_until)),
             newest=self._newest(segments),
-            differs=self._differs(),
+            differs=_any_differs(each for each in self._columns() if each.name in own),
         )
         return int(self._cursor.fetchone()[0])
-
-    def _differs(self) -> sql.Composable:
-        return sql.SQL(" or ").join(map(_differs, (*self._columns(), Column(UPDATED, "bigint"))))
 
     # Removing
 
@@ -511,6 +512,11 @@ def _shown(name: str, *, is_key: bool) -> sql.Composable:
         return sql.SQL("wanted._weir_key is null")
     shown = "case when wanted._weir_key is null then found.{0} else wanted.{0} end" if is_key else "wanted.{}"
     return sql.SQL(shown).format(sql.Identifier(name))
+
+
+def _any_differs(columns: Iterable[Column]) -> sql.Composable:
+    """Whether a row has another value in any of these columns, or was last updated at another time."""
+    return sql.SQL(" or ").join(map(_differs, (*columns, Column(UPDATED, "bigint"))))
 
 
 def _differs(column: Column) -> sql.Composable:

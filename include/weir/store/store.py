@@ -28,7 +28,7 @@ StoreId = NewType("StoreId", str)
 MARKER = "weir-store.json"
 _MARKER_VERSION = 1
 
-FORMATS: Final = "02097bf8d440"
+FORMATS: Final = "28998e285e59"
 """The fingerprint of the formats of all files in the store: one with files of other formats is refused."""
 
 _NOT_DATA = ("lost+found",)

@@ -85,7 +85,9 @@ def test_a_record_of_another_version_in_the_store_is_not_replaced_where_the_ledg
     world.airflow.deploy(ladder(3))
     world.airflow.clear_run_by_hand("scheduled__2013-01-01")
     world.airflow.run_until_quiet()
-    assert stored(world) == before
+    found = stored(world)
+    assert found.closed_clears > 0
+    assert replace(found, revision=before.revision, closed_clears=0) == before
     with world.ledger.transaction() as session:
         assert session.get_one(RunRow, RUN).pinned == before.pinned
 
