@@ -247,14 +247,23 @@ def enter_stored(
 
 
 def _note_closed(session: Session, record: RunRecord) -> None:
-    """Note with which results a run was closed: those that no person has cleared since."""
+    """Note with which results a run was closed: those that no person has cleared since.
+
+    That a checkpoint has its states does not say so: its other stages may not have run.
+    """
     row = session.get_one(RunRow, record.run)
-    if row.closed_at is None:
+    if row.closed_at is None or (record.closed_clears <= 0 and not _publishers(session, row)):
         return
     stood = select(func.max(ResultRow.id)).join(AttemptRow, AttemptRow.id == ResultRow.attempt)
     stood = stood.where(ResultRow.run == row.id, ResultRow.is_current)
     newest = session.scalar(stood.where(AttemptRow.clear_number <= record.closed_clears))
     row.closed_result = max(filter(None, (row.closed_result, newest)), default=None)
+
+
+def _publishers(session: Session, row: RunRow) -> set[str]:
+    """Return the closing tasks that have published versions of a run."""
+    is_published = (PublicationRow.run == row.id) & PublicationRow.published_at.is_not(None)
+    return set(session.scalars(select(PublicationRow.attempt).where(is_published)))
 
 
 def _take_over(session: Session, records: Sequence[RunRecord]) -> None:
@@ -272,8 +281,7 @@ def _open_again(session: Session, built: RebuiltRun) -> None:
     row = session.get_one(RunRow, built.run)
     if row.expired_at is not None:
         return
-    is_published = (PublicationRow.run == row.id) & PublicationRow.published_at.is_not(None)
-    publishers = set(session.scalars(select(PublicationRow.attempt).where(is_published)))
+    publishers = _publishers(session, row)
     if not publishers or not publishers <= {*(row.abandoned or ())} or not (built.missing or row.pinned is None):
         return
     current = select(ResultRow.attempt).where(ResultRow.run == row.id, ResultRow.is_current)
