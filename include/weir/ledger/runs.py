@@ -529,7 +529,7 @@ def set_aside(session: Session, run: str) -> None:
     session.execute(clears.values(found_try=None, expected_try=PendingClearRow.expected_try - by))
     if by:
         session.execute(update(AttemptRow).where(AttemptRow.run == run).values(try_number=AttemptRow.try_number - by))
-        session.execute(update(RunRow).where(RunRow.id == run).values(closed_result=None))
+        session.execute(update(RunRow).where(RunRow.id == run).values(is_record_due=True))
 
 
 def is_of_earlier_incarnation(earlier: Iterable[AttemptRow], try_number: int, ti_id: str) -> bool:

@@ -102,8 +102,8 @@ def _open_newest_state(by: StateReader, wanted: WantedState, closing: ExitStack)
     An epoch is whole if its state can be read, or that of its checkpoint: while a correction of an earlier epoch
     cascades, it is as it was before. Raises Misconfigured, Unreadable, Retryable.
     """
-    newest = _newest_closed(by.services, wanted) if wanted.of_closed else None
     try:
+        newest = _newest_closed(by.services, wanted) if wanted.of_closed else None
         return _open_state(by, replace(wanted, run=newest), closing)
     except (Unreadable, NotClosed):
         if wanted.is_fresh:
@@ -117,10 +117,18 @@ def _open_newest_state(by: StateReader, wanted: WantedState, closing: ExitStack)
 
 
 def _newest_closed(services: Services, wanted: WantedState) -> str | None:
-    """Return the newest run with the state that is closed, or was until something of it became stale."""
+    """Return the newest run with the state that is closed, or was until something of it became stale.
+
+    Raises NotClosed where a newer one begins anew, and its checkpoint has what it was closed with.
+    """
     was_closed = RunRow.closed_at.is_not(None) | RunRow.closed_result.is_not(None)
     with services.ledger.transaction() as session:
-        return session.scalar(_present(wanted).where(was_closed).order_by(RunRow.epoch.desc()).limit(1))
+        newest = session.scalar(_present(wanted).where(was_closed).order_by(RunRow.epoch.desc()).limit(1))
+        rows = retained_checkpoints(session, wanted.dataflow)
+        kept = max((row.run for row in rows if is_of_closed(session, row, wanted.name)), default="")
+    if kept > (newest or ""):
+        raise NotClosed.of("reading.run_not_closed", run=kept)
+    return newest
 
 
 def _present(wanted: WantedState) -> Select[RunId]:

@@ -13,6 +13,7 @@ from weir.errors import WeirError
 from weir.reading.lookups import Lookups, RowGroupCache
 from weir.reading.state_opening import StateReader, WantedState, open_wanted_state
 from weir.rebuild.rebuild import rebuild
+from weir.recovery.adopt import adopt
 from weir.upkeep import RESULTS, settle_everywhere
 
 KEYS = [f"N{number}" for number in range(8)]
@@ -180,3 +181,24 @@ def test_a_rebuild_asks_for_no_close_of_days_that_are_closed(world, tmp_path):
     run_days(world, history(), 1, 2)
     (built,) = lose(world, "rebuilt", tmp_path)
     assert [(each.is_outdated, each.notes) for each in built.runs] == [(False, ())] * 2
+
+
+@pytest.mark.parametrize("how", ["made again", "adopted"])
+@pytest.mark.parametrize("value", [20, 21])
+def test_what_a_run_was_closed_with_is_answered_until_it_is_closed_anew(world, how, value):
+    run_days(world, history(retained_checkpoints=3), 1, 2)
+    world.airflow.engine.plan[epoch(2)] = dict.fromkeys(KEYS, value)
+    seen = []
+    world.airflow.during = world.airflow.after_commit = lambda _: seen.append(answer(world))
+    if how == "made again":
+        world.airflow.delete(RUN)
+        world.airflow.dag_run(2)
+    else:
+        adopt(world.services, f"ladder@{epoch(2)}")
+        seen.append(answer(world))
+        world.airflow.deliver_clears("ladder")
+        world.airflow.clear_run_by_hand(RUN)
+    world.airflow.run_until_quiet()
+    assert {found[0] for found in seen} == {epoch(2)}
+    assert all(found[2] == {20} and found[1] for found in seen[1:-1])
+    assert answer(world) == (epoch(2), False, {value})
