@@ -426,9 +426,9 @@ STATES: Final = (
     Fault(
         name="half-a-correction-is-answered",
         module="include/weir/ledger/checkpoints.py",
-        edits=(("if all(each.clear_number == newest for", "if any(each.clear_number == newest for"),),
+        edits=(("seen = min(", "seen = max("),),
         breaks="A look-up gives rows of some subtasks as they are corrected, and of others as they were.",
-        tests="tests/weir/serving",
+        tests="tests/weir/reading",
     ),
     _fault(
         "one-checkpoint-too-few-is-retained",
