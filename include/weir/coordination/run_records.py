@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from weir.coordination.services import Services
@@ -22,6 +22,7 @@ from weir.execution.run_state import CLOSE, AttemptState
 from weir.formats.codec import to_json
 from weir.formats.paths import record_path
 from weir.formats.run_record import RecordedSeal, RunRecord
+from weir.ledger.attempts import attempts_ever_of
 from weir.ledger.database.tables import AttemptRow, RunRow
 from weir.ledger.reads import resolved_inputs
 from weir.ledger.sources import corrections_of, ranges_of
@@ -130,12 +131,9 @@ def closed_clears(session: Session, run: str) -> int:
 
     It is -1 if an earlier DagRun was: of the present one Airflow counts the clears from 0.
     """
-    committed = (AttemptRow.region == CLOSE.name, AttemptRow.state == AttemptState.COMMITTED.value)
-    closes = select(func.max(AttemptRow.clear_number)).where(AttemptRow.run == run, *committed)
-    found = session.scalar(closes.where(AttemptRow.is_of_dag_run))
-    if found is not None:
-        return found
-    return 0 if session.scalar(closes) is None else -1
+    closes = [row for row in attempts_ever_of(session, run, CLOSE) if row.state == AttemptState.COMMITTED.value]
+    own = [row.clear_number for row in closes if row.is_of_dag_run]
+    return max(own, default=-1 if closes else 0)
 
 
 def _seal(row: RunRow) -> RecordedSeal | None:
