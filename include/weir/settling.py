@@ -110,16 +110,17 @@ class Settling:
 
     def settle_early(self, dataflow: str, due: Due, settled: Settled) -> None:
         """Show results early, and take back what may not be shown any more. Raises LedgerBehind, Retryable."""
-        services, runs = self._services, due.early
-        if due.is_thorough:
-            job = partial(settle_provisional, services, dataflow, runs, settled, is_thorough=True)
-            up_to_date(services, dataflow, job)
-        else:
-            settle_provisional(services, dataflow, runs, settled)
+        services, is_thorough = self._services, due.is_thorough
+        self._do(
+            dataflow, due, partial(settle_provisional, services, dataflow, due.early, settled, is_thorough=is_thorough)
+        )
 
     def follow_checkpoints(self, dataflow: str, due: Due, settled: Settled) -> None:
         """Bring tables of states up to date. Raises LedgerBehind where upkeep has not had the ledger catch up."""
-        job = partial(follow_checkpoints, self._services, dataflow, settled)
+        self._do(dataflow, due, partial(follow_checkpoints, self._services, dataflow, settled))
+
+    def _do(self, dataflow: str, due: Due, job: Callable[[], object]) -> None:
+        """Do a job; upkeep has a ledger that is found to have lost commits catch up."""
         if due.is_thorough:
             up_to_date(self._services, dataflow, job)
         else:

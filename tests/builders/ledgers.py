@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,12 @@ def copied_ledger(path: Path) -> Ledger:
     engine = sharing_engine(make_url(f"sqlite:///{path}"), QueuePool)
     refuse_writing(engine)
     return Ledger(engine)
+
+
+def copy_file(of: Path, to: Path) -> None:
+    """Put a SQLite database in the place of another one, or beside it."""
+    with closing(sqlite3.connect(of)) as found, closing(sqlite3.connect(to)) as copy:
+        found.backup(copy)
 
 
 def sharing_engine(url: URL, pool: type[Pool] = NullPool) -> Engine:

@@ -121,12 +121,11 @@ def _complete(
         state = run_state(session, run, registered.topology)
         require_unchanged(session, state, reads, CLOSE)
         record_reads(session, run.dataflow.name, attempt.id, reads)
-        row.error, clears_before = None, closed_clears(session, run.id)
+        row.error, is_record_due = None, row.clear_number != closed_clears(session, run.id)
         count_wait(session, row, services.now())
         end(row, AttemptState.COMMITTED, services.now())
         drop_leases(session, attempt.id)
         note_close(session, run.id)
-        is_record_due = closed_clears(session, run.id) != clears_before
         session.get_one(RunRow, run.id).is_record_due |= is_record_due
         # A result may have been replaced since all were found valid, and others may be stale by now.
         reconcile(session, services, run, state)

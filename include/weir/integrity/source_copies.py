@@ -9,15 +9,12 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import select
-
 from weir.coordination.services import Services
 from weir.coordination.source_copies import binding_of, checked_copy
 from weir.formats.paths import folder_of
 from weir.integrity.archives import due_this_hour
 from weir.integrity.records import Inconsistency
-from weir.ledger.database.tables import RunRow
-from weir.ledger.runs import run_by_id
+from weir.ledger.runs import run_by_id, unexpired_runs
 from weir.ledger.sources import copied_splits
 from weir.store.probe import StoreFinding
 
@@ -43,8 +40,7 @@ def scrubbed_source_copies(services: Services, dataflow: str, share: float, now:
     if share <= 0:
         return ()
     with services.ledger.transaction() as session:
-        unexpired = select(RunRow.id).where(RunRow.dataflow == dataflow, RunRow.expired_at.is_(None))
-        runs = list(session.scalars(unexpired.order_by(RunRow.epoch)))
+        runs = unexpired_runs(session, dataflow)
     return tuple(_checked(services, due_this_hour(_named(services, runs), share, now)))
 
 

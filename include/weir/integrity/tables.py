@@ -6,25 +6,19 @@ which they were compared; readers see the one or the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
-from functools import partial
-from typing import TypeVar
-
-from sqlalchemy import select
 
 from weir.coordination.services import Services
 from weir.dataflow.state import State
 from weir.dataflow.targets import Target
-from weir.errors import Retryable, WeirError
+from weir.errors import WeirError
 from weir.integrity.archives import due_this_hour
 from weir.integrity.records import Inconsistency
-from weir.ledger.database.tables import RunRow
-from weir.ledger.runs import dataflow_of, epoch_of_run
+from weir.ledger.runs import dataflow_of, epoch_of_run, unexpired_runs
 from weir.state_tables.following import compare_table, tables
 from weir.topology.ids import Epoch, RunId
 
-A = TypeVar("A")
 _WRITTEN = "All of its checkpoints were written again"
 _LATER = "It has rows of a checkpoint that is being corrected: verify again when that run is closed"
 _UNKNOWN = "Nothing is known of its rows: verify again"
@@ -48,17 +42,8 @@ def scrubbed_tables(services: Services, dataflow: str, share: float, now: dateti
     if not due:
         return ()
     with services.ledger.transaction() as session:
-        runs = session.scalars(select(RunRow.id).where(RunRow.dataflow == dataflow, RunRow.expired_at.is_(None)))
-        epochs = {epoch_of_run(each): each for each in runs}
+        epochs = {epoch_of_run(each): each for each in unexpired_runs(session, dataflow)}
     return tuple(_compared(services, dataflow, due, epochs))
-
-
-def _twice(compare: Callable[[], A]) -> A:
-    """Compare again where a checkpoint has gone while its files were read, which is no defect."""
-    try:
-        return compare()
-    except Retryable:
-        return compare()
 
 
 def _compared(
@@ -66,9 +51,8 @@ def _compared(
 ) -> Iterator[Inconsistency]:
     for state, table in wanted:
         name = f"table {table.options['table']} of state {state.name}"
-        compare = partial(compare_table, services, dataflow, state, table, epochs.keys())
         try:
-            differing, is_written = _twice(compare)
+            differing, is_written = compare_table(services, dataflow, state, table, epochs.keys())
         except WeirError as error:
             detail = f"its rows could not be compared: {type(error).__name__}: {error}"
             yield Inconsistency(max(epochs.values()), name, detail, _UNKNOWN)

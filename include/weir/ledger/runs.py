@@ -457,6 +457,12 @@ def pinned_interval(
     return owner_interval(row) if row is not None and is_own else None
 
 
+def unexpired_runs(session: Session, dataflow: str) -> list[RunId]:
+    """Return the runs of a dataflow that have not expired, by epoch."""
+    query = select(RunRow.id).where(RunRow.dataflow == dataflow, RunRow.expired_at.is_(None))
+    return list(session.scalars(query.order_by(RunRow.epoch)))
+
+
 def runs_of(session: Session, dataflow: str | None = None) -> list[RunRow]:
     """Return all runs, of one dataflow or of all, by dataflow and epoch."""
     query = select(RunRow).order_by(RunRow.dataflow, RunRow.epoch)

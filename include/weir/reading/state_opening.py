@@ -124,9 +124,9 @@ def _newest_closed(services: Services, wanted: WantedState) -> str | None:
     was_closed = RunRow.closed_at.is_not(None) | RunRow.closed_result.is_not(None)
     with services.ledger.transaction() as session:
         newest = session.scalar(_present(wanted).where(was_closed).order_by(RunRow.epoch.desc()).limit(1))
-        rows = retained_checkpoints(session, wanted.dataflow)
-        kept = max((row.run for row in rows if is_of_closed(session, row, wanted.name)), default="")
-    if kept > (newest or ""):
+        later = [row for row in retained_checkpoints(session, wanted.dataflow) if row.run > (newest or "")]
+        kept = max((row.run for row in later if is_of_closed(session, row, wanted.name)), default=None)
+    if kept is not None:
         raise NotClosed.of("reading.run_not_closed", run=kept)
     return newest
 

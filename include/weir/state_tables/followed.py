@@ -15,8 +15,10 @@ from sqlalchemy.orm import Session
 from weir.coordination.services import Services
 from weir.dataflow.state import State
 from weir.dataflow.targets import Target
+from weir.errors import Retryable
 from weir.ledger.checkpoints import is_of_closed, retained_checkpoints
 from weir.ledger.database.tables import RunRow
+from weir.sinks.protocol import TargetAway
 from weir.sinks.targets.postgres_server import PostgresServer
 from weir.state.checkpoint_content import read_checkpoint
 from weir.state_tables.content import StateOfCheckpoint, as_copied, changed_files
@@ -36,7 +38,7 @@ from weir.topology.ids import Epoch
 
 def follow(services: Services, dataflow: str, state: State, table: Target) -> str:
     """Bring the table of a state up to date; say what was done, empty for nothing. Raises as `open`."""
-    return _Following(services, dataflow, state, _table_of(services, dataflow, state, table)).follow()
+    return _following(services, dataflow, state, table).follow()
 
 
 def verify(
@@ -46,10 +48,15 @@ def verify(
 
     Returns how many keys have other rows, by checkpoint, and whether all checkpoints were written again because of it.
     """
-    return _Following(services, dataflow, state, _table_of(services, dataflow, state, table)).verify(epochs)
+    try:
+        return _following(services, dataflow, state, table).verify(epochs)
+    except TargetAway:
+        raise
+    except Retryable:  # a checkpoint has gone while its files were read
+        return _following(services, dataflow, state, table).verify(epochs)
 
 
-def _table_of(services: Services, dataflow: str, state: State, table: Target) -> PostgresStateTable:
+def _following(services: Services, dataflow: str, state: State, table: Target) -> _Following:
     name = table.options["table"]
     server = PostgresServer(
         services.connections,
@@ -58,7 +65,7 @@ def _table_of(services: Services, dataflow: str, state: State, table: Target) ->
         mends=f"Where somebody has changed the table, drop {name}_rows (cascade): it is made anew",
         then="; upkeep tries again",
     )
-    return PostgresStateTable(server, f"{dataflow}.{state.name}")
+    return _Following(services, dataflow, state, PostgresStateTable(server, f"{dataflow}.{state.name}"))
 
 
 @dataclass(slots=True)

@@ -1,9 +1,9 @@
 """What counts as closed: half of a correction is never answered, what was closed stays so, also without its ledger."""
 
-import sqlite3
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 
 import pytest
+from tests.builders.ledgers import copy_file
 from tests.weir.command_line import use
 from tests.weir.reading.parquet_world import ReaderWorld
 from tests.weir.reading.state_world import epoch, history, keeps_state, run_days
@@ -64,20 +64,12 @@ def lose(world, how, tmp_path):
         world.lose_ledger()
         world.airflow.engine = engine
         return rebuild(world.services)
-    with (
-        closing(sqlite3.connect(tmp_path / "before.db")) as old,
-        closing(sqlite3.connect(world.folder / "ledger.db")) as now,
-    ):
-        old.backup(now)
+    copy_file(tmp_path / "before.db", world.folder / "ledger.db")
     return settle_everywhere(world.services, RESULTS)
 
 
 def keep(world, tmp_path):
-    with (
-        closing(sqlite3.connect(world.folder / "ledger.db")) as now,
-        closing(sqlite3.connect(tmp_path / "before.db")) as old,
-    ):
-        now.backup(old)
+    copy_file(world.folder / "ledger.db", tmp_path / "before.db")
 
 
 HOW = pytest.mark.parametrize("how", ["rebuilt", "caught up"])

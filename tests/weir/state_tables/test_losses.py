@@ -2,11 +2,10 @@
 
 # ruff: noqa: S608
 
-import sqlite3
-from contextlib import closing
 from itertools import product
 
 import pytest
+from tests.builders.ledgers import copy_file
 from tests.weir.reading.state_world import epoch
 from tests.weir.state_tables.test_following import KEYS, database, run, settle, table, verified  # noqa: F401  fixtures
 
@@ -18,19 +17,14 @@ from weir.upkeep import RESULTS, settle_everywhere
 THOROUGH = Due(tables=True, is_thorough=True)
 
 
-def copied(of, to):
-    with closing(sqlite3.connect(of)) as found, closing(sqlite3.connect(to)) as copy:
-        found.backup(copy)
-
-
 def test_a_ledger_that_has_lost_checkpoints_takes_none_out_of_the_table(table, tmp_path):  # noqa: F811
     world = table.world
     for day in (1, 2):
         run(table, day)
     ledger, before = world.folder / "ledger.db", tmp_path / "before.db"
-    copied(ledger, before)
+    copy_file(ledger, before)
     run(table, 3)
-    copied(before, ledger)
+    copy_file(before, ledger)
     (error,) = settle(table).failed.values()
     assert isinstance(error, LedgerBehind)
     assert table.days() == [epoch(1), epoch(2), epoch(3)]
@@ -51,7 +45,7 @@ def test_half_of_a_correction_is_not_shown_where_the_ledger_was_lost_meanwhile(t
     world.airflow.engine.plan = {epoch(day): dict.fromkeys(KEYS, day) for day in (1, 2)}
     for day in (1, 2):
         run(table, day, parallelism=2)
-    copied(world.folder / "ledger.db", tmp_path / "before.db")
+    copy_file(world.folder / "ledger.db", tmp_path / "before.db")
     world.airflow.engine.plan[epoch(2)] = dict.fromkeys(KEYS, 20)
     world.airflow.during = fail_second
     world.airflow.clear_run_by_hand(cleared)
@@ -63,7 +57,7 @@ def test_half_of_a_correction_is_not_shown_where_the_ledger_was_lost_meanwhile(t
         world.lose_ledger()
         rebuild(world.services)
     else:
-        copied(tmp_path / "before.db", world.folder / "ledger.db")
+        copy_file(tmp_path / "before.db", world.folder / "ledger.db")
         settle_everywhere(world.services, RESULTS)
     assert settle(table).failed == {}
     assert set(table.rows().values()) == {2}
